@@ -1,0 +1,103 @@
+"""Labelled examples of all agents as one batch, padded and masked where agents hold unequal numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled examples of `agents` agents.
+
+    Attributes
+    ----------
+    x : Tensor
+        Features, `[agents, examples, features]` (a `ModuleModel` takes further dimensions too).
+    y : Tensor
+        Labels as int64, `[agents, examples]`.
+    mask : Tensor or None
+        True where an example is real, `[agents, examples]`; None where all of them are, so that
+        equal sizes cost nothing. Padding holds zeros and must never influence a result.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+    @property
+    def agents(self) -> int:
+        """The number of agents."""
+        return self.x.shape[0]
+
+    @property
+    def features(self) -> int:
+        """The number of features of an example."""
+        return self.x.shape[2]
+
+    @property
+    def counts(self) -> Tensor:
+        """How many examples each agent holds, int64 `[agents]`."""
+        if self.mask is None:
+            return torch.full((self.agents,), self.x.shape[1], device=self.x.device)
+        return self.mask.sum(1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average `values[agents, examples]` over each agent's real examples, to `[agents]`."""
+        if self.mask is None:
+            return values.mean(1)
+        return torch.where(self.mask, values, 0).sum(1) / self.mask.sum(1)
+
+    def draw(self, size: int, generator: torch.Generator) -> "Examples":
+        """Draw a mini-batch at every agent: `size` of its examples, uniformly without replacement.
+
+        Each agent draws its own; the result has no padding.
+        """
+        smallest = int(self.counts.min())
+        if not 1 <= size <= smallest:
+            raise ValueError(
+                f"batch_size: got {size}, but it must be between 1 and {smallest}, "
+                "the number of examples of the agent with the fewest"
+            )
+        keys = torch.rand(self.y.shape, generator=generator)
+        if self.mask is not None:
+            keys = keys.masked_fill(~self.mask.cpu(), 2.0)
+        chosen = keys.argsort(1)[:, :size].to(self.x.device)
+        return self.take(chosen)
+
+    def take(self, positions: Tensor) -> "Examples":
+        """Return the examples at `positions[agents, size]`, which must be real ones."""
+        row = torch.arange(self.agents, device=self.x.device)[:, None]
+        return Examples(self.x[row, positions], self.y[row, positions])
+
+    def pooled(self) -> "Examples":
+        """Return all real examples of all agents as the examples of one agent."""
+        if self.mask is None:
+            return Examples(self.x.flatten(0, 1)[None], self.y.flatten()[None])
+        return Examples(self.x[self.mask][None], self.y[self.mask][None])
+
+    def to(self, dtype: torch.dtype) -> "Examples":
+        """Return the same examples with features of another floating type."""
+        return replace(self, x=self.x.to(dtype))
+
+    @staticmethod
+    def pad(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> "Examples":
+        """Stack one `[examples, features]` and one `[examples]` tensor per agent, padding with zeros."""
+        if len(xs) != len(ys):
+            raise ValueError(f"ys: got labels of {len(ys)} agents, but xs has {len(xs)} agents")
+        sizes = [len(y) for y in ys]
+        if [len(x) for x in xs] != sizes:
+            raise ValueError(
+                f"ys: got {sizes} labels per agent, but xs has {[len(x) for x in xs]} examples"
+            )
+        longest = max(sizes)
+        x = xs[0].new_zeros((len(xs), longest, *xs[0].shape[1:]))
+        y = torch.zeros((len(xs), longest), dtype=torch.int64, device=x.device)
+        for agent, (agent_x, agent_y) in enumerate(zip(xs, ys, strict=True)):
+            x[agent, : len(agent_y)] = agent_x
+            y[agent, : len(agent_y)] = agent_y
+        if min(sizes) == longest:
+            return Examples(x, y)
+        position = torch.arange(longest, device=x.device)
+        return Examples(x, y, position < torch.tensor(sizes, device=x.device)[:, None])

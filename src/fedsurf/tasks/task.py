@@ -1,0 +1,111 @@
+"""A task: one federated problem, the D of the paper."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsurf.tasks.examples import Examples
+
+AgentWeighting = Literal["uniform", "examples"]
+"""How much an agent counts in f: 1/n (the paper's), or its share of the examples."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Each agent's training and test examples, checked when made.
+
+    Attributes
+    ----------
+    train, test : Examples
+        What each agent learns from, and is judged on.
+    classes : int
+        The number of classes; labels are `0 … classes − 1`.
+    """
+
+    train: Examples
+    test: Examples
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.classes < 1:
+            raise ValueError(f"classes: got {self.classes}, but a task has at least one class")
+        for name, part in (("train", self.train), ("test", self.test)):
+            _check(name, part, self.classes)
+        if self.train.agents != self.test.agents:
+            raise ValueError(
+                f"test: got examples of {self.test.agents} agents, "
+                f"but train has {self.train.agents} agents"
+            )
+        if self.train.x.shape[2:] != self.test.x.shape[2:]:
+            raise ValueError(
+                f"test: got examples of shape {list(self.test.x.shape[2:])}, "
+                f"but train has examples of shape {list(self.train.x.shape[2:])}"
+            )
+
+    @property
+    def agents(self) -> int:
+        """The number of agents."""
+        return self.train.agents
+
+    @property
+    def features(self) -> int:
+        """The number of features of an example."""
+        return self.train.features
+
+    def agent_weights(self, weighting: AgentWeighting = "uniform") -> Tensor:
+        """How much each agent counts in f, summing to 1, `[agents]`."""
+        return agent_weights(self.train, weighting)
+
+    def to(self, dtype: torch.dtype) -> "Task":
+        """Return the same task with features of another floating type."""
+        return Task(self.train.to(dtype), self.test.to(dtype), self.classes)
+
+
+def agent_weights(examples: Examples, weighting: AgentWeighting = "uniform") -> Tensor:
+    """How much each agent counts in f by its `examples`, summing to 1, `[agents]`."""
+    if weighting == "uniform":
+        return torch.full((examples.agents,), 1 / examples.agents, dtype=examples.x.dtype)
+    if weighting == "examples":
+        counts = examples.counts.to(examples.x.dtype)
+        return counts / counts.sum()
+    raise ValueError(f"weighting: got {weighting!r}, but it must be 'uniform' or 'examples'")
+
+
+def _check(name: str, part: Examples, classes: int) -> None:
+    x, y, mask = part.x, part.y, part.mask
+    if x.dim() < 3 or not x.is_floating_point():
+        raise ValueError(
+            f"{name}.x: got {x.dtype} of shape {list(x.shape)}, "
+            "but it must be floating point of shape [agents, examples, features]"
+        )
+    if y.shape != x.shape[:2] or y.dtype != torch.int64:
+        raise ValueError(
+            f"{name}.y: got {y.dtype} of shape {list(y.shape)}, "
+            f"but it must be int64 of shape {list(x.shape[:2])}"
+        )
+    if mask is not None and (mask.shape != y.shape or mask.dtype != torch.bool):
+        raise ValueError(
+            f"{name}.mask: got {mask.dtype} of shape {list(mask.shape)}, "
+            f"but it must be bool of shape {list(y.shape)}"
+        )
+    empty = (part.counts == 0).nonzero().flatten().tolist()
+    if empty or part.agents == 0:
+        raise ValueError(f"{name}: agents {empty[:5]} have no examples, but each agent needs one")
+    finite = x.isfinite().flatten(2).all(2)
+    wrong = (y < 0) | (y >= classes)
+    if mask is not None:
+        finite, wrong = finite | ~mask, wrong & mask
+    if not finite.all():
+        agent, example = (~finite).nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}.x: got a feature that is NaN or infinite (agent {agent}, example {example}), "
+            "but all features must be finite"
+        )
+    if wrong.any():
+        agent, example = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{name}.y: got label {int(y[agent, example])} (agent {agent}, example {example}), "
+            f"but labels must be between 0 and {classes - 1}"
+        )
