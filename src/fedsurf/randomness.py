@@ -6,6 +6,7 @@ bits, nothing touches a global generator, and an interrupted run resumes by know
 
 import hashlib
 
+import numpy as np
 import torch
 
 
@@ -24,3 +25,16 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
     fresh = torch.Generator()
     fresh.manual_seed(int.from_bytes(digest, "little") >> 1)
     return fresh
+
+
+def numpy_generator(source: torch.Generator) -> np.random.Generator:
+    """Return a NumPy generator seeded by the next number of a torch one.
+
+    For the distributions that torch draws only from its global state, such as Dirichlet.
+    """
+    return np.random.default_rng(next_seed(source))
+
+
+def next_seed(source: torch.Generator) -> int:
+    """Return the next number of `source` as a seed for a library that takes none of torch's."""
+    return int(torch.randint(2**31 - 1, (), generator=source))

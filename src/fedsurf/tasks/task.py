@@ -55,22 +55,17 @@ class Task:
         return self.train.features
 
     def agent_weights(self, weighting: AgentWeighting = "uniform") -> Tensor:
-        """How much each agent counts in f, summing to 1, `[agents]`."""
-        return agent_weights(self.train, weighting)
+        """How much each agent counts in f: its share of 1, `[agents]`."""
+        if weighting == "uniform":
+            return torch.full((self.agents,), 1 / self.agents, dtype=self.train.x.dtype)
+        if weighting == "examples":
+            counts = self.train.counts.to(self.train.x.dtype)
+            return counts / counts.sum()
+        raise ValueError(f"weighting: got {weighting!r}, but it must be 'uniform' or 'examples'")
 
     def to(self, dtype: torch.dtype) -> "Task":
         """Return the same task with features of another floating type."""
         return Task(self.train.to(dtype), self.test.to(dtype), self.classes)
-
-
-def agent_weights(examples: Examples, weighting: AgentWeighting = "uniform") -> Tensor:
-    """How much each agent counts in f by its `examples`, summing to 1, `[agents]`."""
-    if weighting == "uniform":
-        return torch.full((examples.agents,), 1 / examples.agents, dtype=examples.x.dtype)
-    if weighting == "examples":
-        counts = examples.counts.to(examples.x.dtype)
-        return counts / counts.sum()
-    raise ValueError(f"weighting: got {weighting!r}, but it must be 'uniform' or 'examples'")
 
 
 def _check(name: str, part: Examples, classes: int) -> None:
@@ -95,8 +90,6 @@ def _check(name: str, part: Examples, classes: int) -> None:
         raise ValueError(f"{name}: agents {empty[:5]} have no examples, but each agent needs one")
     finite = x.isfinite().flatten(2).all(2)
     wrong = (y < 0) | (y >= classes)
-    if mask is not None:
-        finite, wrong = finite | ~mask, wrong & mask
     if not finite.all():
         agent, example = (~finite).nonzero()[0].tolist()
         raise ValueError(

@@ -1,0 +1,89 @@
+"""What an algorithm is: `init` and `step` over a state of tensors, classical and learned ones alike.
+
+An algorithm sees its own agents' rows and `network.mix`, nothing else of the network: if it is
+written against this interface, it is decentralised.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedsurf.models import Model
+from fedsurf.network import Network
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class State:
+    """What an algorithm carries from step to step: tensors and numbers only.
+
+    Attributes
+    ----------
+    weights : Tensor
+        The estimates W, `[nodes, parameters]`.
+    steps : int
+        Steps taken so far.
+    """
+
+    weights: Tensor
+    steps: int = 0
+
+
+class Algorithm(Protocol):
+    """A method that trains `model` on a task over a network, step by step."""
+
+    @property
+    def name(self) -> str:
+        """What tables and figures call it."""
+        ...
+
+    @property
+    def model(self) -> Model:
+        """What it trains."""
+        ...
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Return the state before the first step."""
+        ...
+
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Return the state after one more step, which may take several rounds of the network."""
+        ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where all methods start: W_0 ~ N(mean, deviation²), independent for every agent and weight."""
+
+    mean: float = 0.0
+    deviation: float = 0.1
+
+    def draw(
+        self,
+        network: Network,
+        model: Model,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Draw W_0, `[nodes, parameters]`."""
+        shape = (network.nodes, model.parameters)
+        return self.mean + self.deviation * torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def check_fits(task: Task, network: Network) -> None:
+    """Raise unless every agent of the network has its examples in the task."""
+    if task.agents != network.agents:
+        raise ValueError(
+            f"task: got examples of {task.agents} agents, but the network has {network.agents} agents"
+        )
+
+
+def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:
+    """Return each agent's gradient ∇f_i(w_i), and zero for a server, `[nodes, parameters]`."""
+    gradient = model.gradient(network.agent_rows(weights), examples)
+    if not network.server:
+        return gradient
+    return torch.cat([torch.zeros_like(gradient[:1]), gradient])

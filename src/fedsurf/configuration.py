@@ -1,0 +1,62 @@
+"""Configurations are frozen dataclasses; here they become JSON and come back, checked."""
+
+import dataclasses
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+Config = TypeVar("Config")
+
+
+def to_dict(config: Any) -> Any:
+    """Turn a (nested) configuration into plain dictionaries, lists, strings and numbers."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {
+            field.name: to_dict(getattr(config, field.name)) for field in dataclasses.fields(config)
+        }
+    if isinstance(config, Path):
+        return str(config)
+    if isinstance(config, tuple | list):
+        return [to_dict(item) for item in config]
+    return config
+
+
+def from_dict(kind: type[Config], content: Any, where: str = "configuration") -> Config:
+    """Rebuild the configuration that `to_dict` made plain.
+
+    Unknown and missing fields are errors that name the field: a file of another version must not be
+    read as something that it does not say.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: got {content!r}, but it must be a table of fields")  # noqa: TRY004
+    hints = typing.get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(content) != names:
+        raise ValueError(
+            f"{where}: lacks the fields {sorted(names - set(content))} "
+            f"and has the unknown ones {sorted(set(content) - names)}"
+        )
+    return kind(
+        **{name: _value(hints[name], content[name], f"{where}.{name}") for name in sorted(names)}
+    )
+
+
+def _value(hint: Any, content: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type[Any], hint), content, where)
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        if content is None:
+            return None
+        (hint,) = (option for option in typing.get_args(hint) if option is not type(None))
+        return _value(hint, content, where)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_value(typing.get_args(hint)[0], item, where) for item in content)
+    if hint is Path:
+        return Path(content)
+    if hint is float and isinstance(content, int) and not isinstance(content, bool):
+        return float(content)
+    expected = type(typing.get_args(hint)[0]) if typing.get_origin(hint) is typing.Literal else hint
+    if type(content) is not expected:
+        raise ValueError(f"{where}: got {content!r}, but it must be {expected.__name__}")
+    return content

@@ -1,0 +1,153 @@
+"""Running algorithms on tasks, and what their runs recorded: trajectories and their statistics."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.models import Model
+from fedsurf.network import Network
+from fedsurf.randomness import generator as seeded
+from fedsurf.statistics import standard_error
+from fedsurf.tasks.task import AgentWeighting, Task
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What was seen after each step of one run, the start included: every field is `[steps + 1]`.
+
+    Attributes
+    ----------
+    rounds : Tensor
+        Communication rounds so far.
+    floats : Tensor
+        Floats that crossed any link so far.
+    loss : Tensor
+        Mean loss on the agents' own test examples, averaged over the agents.
+    accuracy : Tensor
+        Accuracy on the agents' own test examples, averaged over the agents (the paper's).
+    pooled_accuracy : Tensor
+        Accuracy on the test examples of the whole federation, averaged over the agents.
+    gradient_norm : Tensor
+        ‖∇f(W)‖ of the stacked gradient over all training examples.
+    disagreement : Tensor
+        Root mean square distance of the agents' weights from their average.
+    """
+
+    rounds: Tensor
+    floats: Tensor
+    loss: Tensor
+    accuracy: Tensor
+    pooled_accuracy: Tensor
+    gradient_norm: Tensor
+    disagreement: Tensor
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Runs of one algorithm on several tasks: every field of `Trajectory`, `[tasks, steps + 1]`."""
+
+    name: str
+    rounds: Tensor
+    floats: Tensor
+    loss: Tensor
+    accuracy: Tensor
+    pooled_accuracy: Tensor
+    gradient_norm: Tensor
+    disagreement: Tensor
+
+    @staticmethod
+    def stack(name: str, runs: Sequence[Trajectory]) -> "Trajectories":
+        """Stack the runs of one algorithm."""
+        return Trajectories(
+            name,
+            **{
+                field.name: torch.stack([getattr(run, field.name) for run in runs])
+                for field in fields(Trajectory)
+            },
+        )
+
+    def summary(self) -> list[dict[str, float]]:
+        """Return a row for each step: the mean of every field over tasks, and its standard error."""
+        rows = []
+        for step in range(self.loss.shape[1]):
+            row: dict[str, float] = {"step": step}
+            for field in fields(Trajectory):
+                values = getattr(self, field.name)[:, step].double()
+                row[field.name] = float(values.mean())
+                if field.name not in ("rounds", "floats"):
+                    row[f"{field.name}_error"] = float(standard_error(values))
+            rows.append(row)
+        return rows
+
+
+@torch.no_grad()
+def run(
+    algorithm: Algorithm,
+    task: Task,
+    network: Network,
+    steps: int,
+    *,
+    seed: int = 0,
+    path: Sequence[str | int] = (),
+    weighting: AgentWeighting = "uniform",
+) -> Trajectory:
+    """Run an algorithm on a task and record what every step achieved.
+
+    All algorithms that are given the same `seed` and `path` draw the same W_0; the network and the
+    mini-batches draw from generators of their own.
+    """
+    start, batches, talk = (seeded(seed, what, *path) for what in ("start", "steps", "network"))
+    network.reset(talk)
+    state = algorithm.init(task, network, start)
+    records = [_record(algorithm.model, state, task, network, weighting)]
+    for _ in range(steps):
+        state = algorithm.step(state, task, network, batches)
+        records.append(_record(algorithm.model, state, task, network, weighting))
+    columns = zip(*records, strict=True)
+    return Trajectory(
+        **{
+            field.name: torch.tensor(column)
+            for field, column in zip(fields(Trajectory), columns, strict=True)
+        }
+    )
+
+
+def run_all(
+    algorithm: Algorithm,
+    tasks: Iterable[Task],
+    network: Network,
+    steps: int,
+    *,
+    seed: int = 0,
+    weighting: AgentWeighting = "uniform",
+    on_task: Callable[[], None] | None = None,
+) -> Trajectories:
+    """Run an algorithm on every task; `on_task` is called after each, for a progress bar."""
+    runs = []
+    for number, task in enumerate(tasks):
+        runs.append(
+            run(algorithm, task, network, steps, seed=seed, path=(number,), weighting=weighting)
+        )
+        if on_task is not None:
+            on_task()
+    return Trajectories.stack(algorithm.name, runs)
+
+
+def _record(
+    model: Model, state: State, task: Task, network: Network, weighting: AgentWeighting
+) -> tuple[float, ...]:
+    weights = network.agent_rows(state.weights)
+    share = task.agent_weights(weighting)
+    gradient = share[:, None] * model.gradient(weights, task.train)
+    return (
+        network.rounds,
+        network.floats,
+        float(share @ model.loss(weights, task.test)),
+        float(share @ model.accuracy(weights, task.test)),
+        float(share @ model.pooled_accuracy(weights, task.test)),
+        float(gradient.norm()),
+        float((weights - weights.mean(0)).square().sum(1).mean().sqrt()),
+    )

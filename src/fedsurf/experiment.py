@@ -1,0 +1,205 @@
+"""An experiment: data, tasks, network, optimizer and meta-training, from one configuration.
+
+This is where a configuration becomes objects, and where meta-training is run, saved and resumed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedsurf.configuration import from_dict, to_dict
+from fedsurf.files import CheckpointError
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import Network, NetworkConfig, make_network
+from fedsurf.randomness import generator as seeded
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.meta_training import MetaTraining, StepRecord, SurfConfig, ValidationRecord
+from fedsurf.surf.selection import choose
+from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
+from fedsurf.tasks.features import FeatureConfig, Features, load_features
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled import UDGD, UDGDConfig
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """Everything that a meta-trained optimizer depends on."""
+
+    data: FeatureConfig = field(default_factory=FeatureConfig)
+    """The data set and its features."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """The federated problems."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    """Who talks to whom."""
+    optimizer: UDGDConfig = field(default_factory=UDGDConfig)
+    """The unrolled optimizer."""
+    surf: SurfConfig = field(default_factory=SurfConfig)
+    """Meta-training."""
+    validation_share: float = 0.4
+    """Share of the data set's training part that only validation tasks see."""
+    seed: int = 0
+    """Everything random follows from this."""
+
+
+class Observer(Protocol):
+    """Is told what happens during meta-training: progress bars and logs."""
+
+    def on_start(self, done: int, total: int) -> None:
+        """Meta-training begins, `done` of `total` steps being behind it."""
+        ...
+
+    def on_step(self, record: StepRecord) -> None:
+        """A step was taken."""
+        ...
+
+    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
+        """A validation was made; `best_by` is the rule by which it is the best so far, if it is."""
+        ...
+
+
+class Experiment:
+    """Builds what a configuration names, each part when it is first asked for."""
+
+    def __init__(self, config: ExperimentConfig, features: Features | None = None) -> None:
+        self.config = config
+        self._given = features
+
+    @cached_property
+    def features(self) -> Features:
+        """The data set's features."""
+        return self._given if self._given is not None else load_features(self.config.data)
+
+    @cached_property
+    def tasks(self) -> MetaTasks:
+        """Where tasks come from."""
+        return meta_tasks(
+            self.features,
+            self.config.task,
+            validation_share=self.config.validation_share,
+            seed=self.config.seed,
+        )
+
+    @cached_property
+    def network(self) -> Network:
+        """The network over which all tasks are trained."""
+        return make_network(
+            self.config.network, self.config.task.agents, seeded(self.config.seed, "graph")
+        )
+
+    @cached_property
+    def model(self) -> SoftmaxHead:
+        """What the agents train."""
+        return SoftmaxHead(self.tasks.train.features, self.tasks.train.classes)
+
+    @cached_property
+    def optimizer(self) -> UDGD:
+        """The unrolled optimizer, its parameters as drawn before meta-training."""
+        return UDGD(self.model, self.config.optimizer, seeded(self.config.seed, "parameters"))
+
+    def test_tasks(self, count: int) -> list[Task]:
+        """Return the first `count` meta-test tasks."""
+        return self._draw(self.tasks.test, "test-task", count)
+
+    def tuning_tasks(self, count: int) -> list[Task]:
+        """Return tasks for tuning classical methods, of the validation pool."""
+        return self._draw(self.tasks.validation, "tuning-task", count)
+
+    def _draw(self, distribution: TaskDistribution, name: str, count: int) -> list[Task]:
+        if count < 1:
+            raise ValueError(f"tasks: got {count}, but there must be at least 1")
+        return [
+            distribution.draw(seeded(self.config.seed, name, number)) for number in range(count)
+        ]
+
+    def train(
+        self, path: Path, *, resume: bool = False, observers: Sequence[Observer] = ()
+    ) -> dict[str, Any]:
+        """Meta-train the optimizer into a run folder, and leave the best one in `self.optimizer`.
+
+        Parameters
+        ----------
+        path : Path
+            The run folder. It must be new, unless resuming.
+        resume : bool
+            Go on from the newest state in the folder, to the same bits as without interruption.
+            A finished run is only read.
+        observers : sequence of Observer
+            Are told what happens.
+
+        Returns
+        -------
+        dict
+            The metadata of the best optimizer: configuration, rule, validation.
+        """
+        folder = RunFolder(path)
+        stored = to_dict(self.config)
+        if path.exists() and any(path.iterdir()):
+            self._check_resumable(folder, resume=resume)
+        folder.write_config(stored)
+        surf = self.config.surf
+        training = MetaTraining(
+            self.optimizer, self.tasks, self.network, surf, seed=self.config.seed
+        )
+        records = folder.read_state(training)
+        rules: dict[int, str] = {}
+        best: ValidationRecord | None = None
+        for count in range(1, len(records) + 1):
+            best, rule = choose(records[:count], constrained=surf.descent.constrained)
+            rules[best.step] = rule
+        for observer in observers:
+            observer.on_start(training.step_count, surf.steps)
+        while training.step_count < surf.steps:
+            step = training.step()
+            for observer in observers:
+                observer.on_step(step)
+            if step.step % surf.validate_every and step.step != surf.steps:
+                continue
+            record = training.validate()
+            records.append(record)
+            best, rule = choose(records, constrained=surf.descent.constrained)
+            if best is record:
+                rules[record.step] = rule
+                folder.write_best(self.optimizer, record, rule, stored)
+            folder.write_log(records, rules)
+            folder.write_state(training, records)
+            for observer in observers:
+                observer.on_validation(record, rules.get(record.step))
+        return folder.read_best(self.optimizer)
+
+    def _check_resumable(self, folder: RunFolder, *, resume: bool) -> None:
+        if not resume:
+            raise FileExistsError(
+                f"{folder.path}: there is something in this folder already; "
+                "resume the run, or choose another folder"
+            )
+        stored = from_dict(ExperimentConfig, folder.read_config())
+        if stored != self.config:
+            raise ValueError(
+                f"{folder.path}: holds a run with another configuration, "
+                f"which differs in {', '.join(_differences(to_dict(stored), to_dict(self.config)))}"
+            )
+
+    @staticmethod
+    def load(path: Path, features: Features | None = None) -> "Experiment":
+        """Load a run: its experiment, with the best meta-trained parameters in the optimizer."""
+        folder = RunFolder(path)
+        try:
+            config = from_dict(ExperimentConfig, folder.read_config())
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        folder.best_metadata()
+        experiment = Experiment(config, features)
+        folder.read_best(experiment.optimizer)
+        return experiment
+
+
+def _differences(left: Any, right: Any, where: str = "") -> list[str]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        return [
+            found
+            for name in left
+            for found in _differences(left[name], right.get(name), f"{where}.{name}".lstrip("."))
+        ]
+    return [] if left == right else [f"{where} ({left} there, {right} here)"]

@@ -1,0 +1,125 @@
+"""Writing files so that nothing half-written is ever found under a final name, and reading them safely.
+
+Tensors are safetensors with JSON metadata. No pickle is read or written.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+class CheckpointError(ValueError):
+    """A file that should hold tensors of fedsurf is missing, damaged, or holds something else."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file name beside `path`, and rename it to `path` once the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder beside `path`, and rename it to `path` once the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _flush(file)
+        temporary.chmod(0o755)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, or say which file is missing or damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: there is no such file") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: damaged, it is not JSON ({error})") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+    """Write tensors with JSON metadata as safetensors, whole or not at all."""
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(plain, temporary, {"format": "fedsurf", "fedsurf": json.dumps(metadata)})
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Read the metadata that `write_tensors` wrote, without reading the tensors."""
+    with _opened(path) as file:
+        stored = file.metadata() or {}
+    if stored.get("format") != "fedsurf":
+        raise CheckpointError(f"{path}: a safetensors file, but not one that fedsurf wrote")
+    metadata: dict[str, Any] = json.loads(stored["fedsurf"])
+    return metadata
+
+
+def read_tensors(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Copy the tensors of a file into the given ones, in place, and return the metadata.
+
+    Their names, shapes and types must agree; otherwise nothing is changed.
+    """
+    metadata = read_metadata(path)
+    with _opened(path) as file:
+        names = set(file.keys())
+        if names != set(into):
+            missing, surplus = sorted(set(into) - names), sorted(names - set(into))
+            raise CheckpointError(
+                f"{path}: lacks the tensors {missing[:3]} and has the unknown ones {surplus[:3]}"
+            )
+        for name, tensor in into.items():
+            shape = file.get_slice(name).get_shape()
+            if shape != list(tensor.shape):
+                raise CheckpointError(
+                    f"{path}: {name} has shape {shape}, but {list(tensor.shape)} was expected"
+                )
+        for name, tensor in into.items():
+            tensor.detach().copy_(file.get_tensor(name))
+    return metadata
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: truncated, damaged or not safetensors ({error})") from error
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

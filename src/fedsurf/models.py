@@ -1,0 +1,162 @@
+"""What the agents train: pure functions of flat weights and examples, the Ψ(x; w) of the paper.
+
+Weights are always `[agents, parameters]`, one row an agent; nothing is stored in the model itself.
+Every method is differentiable by autograd, gradients included, since meta-training differentiates
+through them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from fedsurf.tasks.examples import Examples
+
+
+class Model(ABC):
+    """A classifier with `parameters` numbers per agent."""
+
+    parameters: int
+    """The number of weights of one agent, the paper's d."""
+
+    @abstractmethod
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Score every class.
+
+        `weights[agents, parameters]` and `x[agents, examples, …]` give `[agents, examples, classes]`.
+        With `x[1, examples, …]` every agent scores the same examples.
+        """
+
+    @abstractmethod
+    def loss(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the mean loss f_i(w_i) over each agent's examples, `[agents]`."""
+
+    @abstractmethod
+    def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the gradient ∇f_i(w_i) of each agent's mean loss, `[agents, parameters]`."""
+
+    def accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the share of each agent's examples that it classifies rightly, `[agents]`."""
+        hits = self.logits(weights, examples.x).argmax(2) == examples.y
+        return examples.mean(hits.to(weights.dtype))
+
+    def pooled_accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the share of *all* agents' examples that each agent classifies rightly, `[agents]`."""
+        pool = examples.pooled()
+        hits = self.logits(weights, pool.x).argmax(2) == pool.y
+        return hits.to(weights.dtype).mean(1)
+
+    def _check(self, weights: Tensor) -> None:
+        if weights.dim() != 2 or weights.shape[1] != self.parameters:
+            raise ValueError(
+                f"weights: got shape {list(weights.shape)}, "
+                f"but this model takes [agents, {self.parameters}]"
+            )
+
+
+class SoftmaxHead(Model):
+    """The paper's softmax layer with bias, its gradient in closed form.
+
+    The flat weights of an agent are the matrix `[features + 1, classes]`, row after row; its last
+    row is the bias.
+    """
+
+    def __init__(self, features: int, classes: int) -> None:
+        if features < 1 or classes < 1:
+            raise ValueError(
+                f"features, classes: got {features} and {classes}, but both must be at least 1"
+            )
+        self.features = features
+        self.classes = classes
+        self.parameters = (features + 1) * classes
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Return X·W + bias for every agent."""
+        self._check(weights)
+        matrix = weights.reshape(-1, self.features + 1, self.classes)
+        if x.shape[0] == 1 and len(matrix) > 1:
+            # The same examples for all agents: one product instead of a batch of them.
+            stacked = matrix.transpose(0, 1).reshape(self.features + 1, -1)
+            scores = torch.addmm(stacked[-1], x[0], stacked[:-1])
+            return scores.reshape(len(scores), len(matrix), self.classes).transpose(0, 1)
+        return torch.baddbmm(matrix[:, -1:], x, matrix[:, :-1])
+
+    def loss(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the mean cross-entropy of each agent."""
+        return examples.mean(_cross_entropy(self.logits(weights, examples.x), examples.y))
+
+    def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return Xᵀ(P − Y)/m with the bias's row below it, flat, for every agent."""
+        probabilities = self.logits(weights, examples.x).softmax(2)
+        labels = functional.one_hot(examples.y, self.classes)
+        residual = (probabilities - labels) / examples.counts[:, None, None]
+        if examples.mask is not None:
+            residual = residual * examples.mask[:, :, None]
+        matrix = torch.bmm(examples.x.transpose(1, 2), residual)
+        return torch.cat([matrix, residual.sum(1, keepdim=True)], 1).flatten(1)
+
+
+class ModuleModel(Model):
+    """Any small torch module as the agents' model, through `torch.func`.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Maps `x[examples, …]` to scores `[examples, classes]`. Only its structure is used: its
+        parameters are replaced by the agents' weights, its buffers stay as they are.
+    loss : callable
+        Maps scores `[examples, classes]` and labels `[examples]` to one loss per example.
+        Cross-entropy by default.
+    """
+
+    def __init__(
+        self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    ) -> None:
+        self._module = module
+        self._loss = _cross_entropy if loss is None else loss
+        self._shapes = {name: value.shape for name, value in module.named_parameters()}
+        self.parameters = sum(shape.numel() for shape in self._shapes.values())
+        if self.parameters == 0:
+            raise ValueError(
+                f"module: got {type(module).__name__} without parameters, but there must be some to train"
+            )
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Apply the module with each agent's weights to its examples."""
+        self._check(weights)
+        if x.shape[0] == 1 and len(weights) > 1:
+            return vmap(self._scores, in_dims=(0, None))(weights, x[0])
+        return vmap(self._scores)(weights, x)
+
+    def loss(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the mean of the given loss over each agent's examples."""
+        scores = self.logits(weights, examples.x)
+        return examples.mean(vmap(self._loss)(scores, examples.y))
+
+    def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the gradient of each agent's loss by `torch.func.grad`, flat."""
+        self._check(weights)
+        real = torch.ones_like(examples.y, dtype=torch.bool)
+        if examples.mask is not None:
+            real = examples.mask
+        return cast(Tensor, vmap(grad(self._mean_loss))(weights, examples.x, examples.y, real))
+
+    def _mean_loss(self, weights: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
+        losses = self._loss(self._scores(weights, x), y)
+        return torch.where(real, losses, 0).sum() / real.sum()
+
+    def _scores(self, weights: Tensor, x: Tensor) -> Tensor:
+        pieces = torch.split(weights, [shape.numel() for shape in self._shapes.values()])
+        named = {
+            name: piece.reshape(shape)
+            for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+        }
+        return cast(Tensor, functional_call(self._module, named, (x,)))
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    return scores.logsumexp(-1) - scores.gather(-1, labels[..., None]).squeeze(-1)

@@ -1,0 +1,12 @@
+"""Statistics over tasks."""
+
+import torch
+from torch import Tensor
+
+
+def standard_error(values: Tensor) -> Tensor:
+    """Return the standard error of the mean along the first dimension; infinite for one value."""
+    if len(values) < 2:
+        return torch.full_like(values[0], float("inf"))
+    error: Tensor = values.std(0) / len(values) ** 0.5
+    return error

@@ -1,0 +1,124 @@
+"""A run's folder: its configuration, its log, the best optimizer, and the state to resume from.
+
+    config.json              the resolved configuration
+    log.jsonl                a line for each validation
+    best.safetensors         θ of the best optimizer so far, with configuration and the rule that chose it
+    state-00001500/          everything that step 1501 depends on, as safetensors
+
+A state folder appears under its name only when it is complete, and the one before it is removed
+only after that: a run that is killed at any moment resumes from the newest one.
+"""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedsurf.files import (
+    CheckpointError,
+    new_folder,
+    read_json,
+    read_metadata,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
+from fedsurf.surf.meta_training import MetaTraining, UnrolledOptimizer, ValidationRecord
+
+FORMAT = 1
+"""The version of the files' layout."""
+
+
+class RunFolder:
+    """Reads and writes one run's files.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def best(self) -> Path:
+        """Where the best optimizer is."""
+        return self.path / "best.safetensors"
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Store the resolved configuration."""
+        write_json(self.path / "config.json", {"format": FORMAT, **config})
+
+    def read_config(self) -> dict[str, Any]:
+        """Read the resolved configuration."""
+        if not self.path.is_dir():
+            raise CheckpointError(f"{self.path}: there is no such run folder")
+        content = read_json(self.path / "config.json")
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+            raise CheckpointError(
+                f"{self.path / 'config.json'}: not the configuration of a run, or of another version"
+            )
+        return content
+
+    def write_best(
+        self, optimizer: UnrolledOptimizer, record: ValidationRecord, rule: str, config: Any
+    ) -> None:
+        """Store θ as the best so far, and why."""
+        write_tensors(
+            self.best,
+            dict(optimizer.named_parameters()),
+            {"config": config, "rule": rule, "validation": asdict(record)},
+        )
+
+    def read_best(self, optimizer: UnrolledOptimizer) -> dict[str, Any]:
+        """Copy the best θ into `optimizer` and return its metadata."""
+        return read_tensors(self.best, dict(optimizer.named_parameters()))
+
+    def best_metadata(self) -> dict[str, Any]:
+        """Return configuration, rule and validation record of the best optimizer."""
+        return read_metadata(self.best)
+
+    def write_state(self, training: MetaTraining, records: list[ValidationRecord]) -> None:
+        """Store everything that the next step depends on, then remove older states."""
+        final = self.path / f"state-{training.step_count:08d}"
+        older = self._states()
+        if final in older:
+            return
+        with new_folder(final) as folder:
+            for group, tensors in training.state().items():
+                write_tensors(folder / f"{group}.safetensors", tensors, {})
+            write_json(folder / "progress.json", [asdict(record) for record in records])
+        for state in older:
+            shutil.rmtree(state)
+
+    def read_state(self, training: MetaTraining) -> list[ValidationRecord]:
+        """Restore the newest state, if there is one; return the validations so far."""
+        states = self._states()
+        if not states:
+            return []
+        newest = states[-1]
+        progress = read_json(newest / "progress.json")
+        for group, tensors in training.state().items():
+            read_tensors(newest / f"{group}.safetensors", tensors)
+        training.step_count = int(newest.name.removeprefix("state-"))
+        return [ValidationRecord(**record) for record in progress]
+
+    def write_log(self, records: list[ValidationRecord], rules: dict[int, str]) -> None:
+        """Write the log anew: each validation, and the rule by which it became the best, if it did."""
+        lines = [
+            json.dumps(
+                {**asdict(record), "feasible": record.feasible, "best_by": rules.get(record.step)}
+            )
+            for record in records
+        ]
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "log.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def has_state(self) -> bool:
+        """Whether there is a state to resume from."""
+        return bool(self._states())
+
+    def _states(self) -> list[Path]:
+        return sorted(p for p in self.path.glob("state-????????") if p.is_dir())

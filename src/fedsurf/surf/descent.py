@@ -1,0 +1,65 @@
+"""SURF's descending constraints: the gradient norm falls from each layer to the next.
+
+E[‖∇f(W_l)‖ − (1 − ε) ‖∇f(W_{l−1})‖] ≤ 0   for every layer l
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsurf.models import Model
+from fedsurf.tasks.examples import Examples
+
+GradientOf = Literal["stacked", "average"]
+
+
+@dataclass(frozen=True)
+class DescentConfig:
+    """The descending constraints; the paper's by default."""
+
+    constrained: bool = True
+    """Impose the constraints. Without them the last layer's loss alone is minimised (the ablation)."""
+    epsilon: float = 0.01
+    """ε: the share by which the gradient norm must fall at each layer."""
+    gradient_of: GradientOf = "stacked"
+    """stacked: the norm of all agents' local gradients, each at its own weights (the paper's);
+    average: the norm of the gradient of f at the network's average weights, which sees whether
+    the federation as a whole descends, not whether each agent fits its own data."""
+    gradient_examples: Literal["mini-batch", "all"] = "mini-batch"
+    """The examples on which gradients are taken: a fresh mini-batch for each layer (the paper's
+    stochastic gradients), or all training examples of every agent."""
+
+
+def gradient_norm(
+    model: Model,
+    weights: Tensor,
+    examples: Examples,
+    share: Tensor,
+    gradient_of: GradientOf = "stacked",
+) -> Tensor:
+    """Return ‖∇f(W)‖, Frobenius, a scalar.
+
+    f(W) = Σ_i a_i f_i(w_i) with the agents' shares a_i (1/n in the paper), so row i of the stacked
+    gradient is a_i ∇f_i(w_i). `weights` are the agents' rows, `[agents, parameters]`.
+    """
+    if gradient_of == "stacked":
+        gradient = share[:, None] * model.gradient(weights, examples)
+    elif gradient_of == "average":
+        average = (share @ weights).expand_as(weights)
+        gradient = share @ model.gradient(average, examples)
+    else:
+        raise ValueError(f"gradient_of: got {gradient_of!r}, but it must be 'stacked' or 'average'")
+    norm: Tensor = torch.linalg.vector_norm(gradient)  # its derivative at 0 is 0, not NaN
+    return norm
+
+
+def slack(norms: Tensor, epsilon: float) -> Tensor:
+    """Return ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖ for l = 1 … L, positive where violated.
+
+    `norms` are the gradient norms at W_0 … W_L along the first dimension.
+    """
+    if not 0 < epsilon < 1:
+        raise ValueError(f"epsilon: got {epsilon}, but it must be between 0 and 1")
+    return norms[1:] - (1 - epsilon) * norms[:-1]

@@ -1,0 +1,317 @@
+"""SURF: primal-dual meta-training of an unrolled optimizer (Algorithm 1 of the paper).
+
+    min_θ max_{λ ≥ 0}  Ê f(Φ(D; θ)) + Σ_l λ_l Ê[‖∇f(W_l)‖ − (1 − ε) ‖∇f(W_{l−1})‖]
+
+Each step draws one task, unrolls the optimizer on its training examples, takes the loss of the last
+layer on its test examples, and updates θ by Adam and λ by projected ascent, at the same time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import cooper
+import torch
+from torch import Tensor, nn
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.models import Model
+from fedsurf.network import Network
+from fedsurf.randomness import generator as seeded
+from fedsurf.statistics import standard_error
+from fedsurf.surf.descent import DescentConfig, gradient_norm, slack
+from fedsurf.tasks.distribution import MetaTasks
+from fedsurf.tasks.task import AgentWeighting, Task
+
+
+class UnrolledOptimizer(Protocol):
+    """An algorithm whose steps are layers with learned parameters θ."""
+
+    @property
+    def name(self) -> str:
+        """What tables and figures call it."""
+        ...
+
+    @property
+    def model(self) -> Model:
+        """What the agents train."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The number of layers."""
+        ...
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Draw W_0."""
+        ...
+
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Apply the next layer."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return θ."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return θ with names."""
+        ...
+
+
+@dataclass(frozen=True)
+class SurfConfig:
+    """How an unrolled optimizer is meta-trained; the paper's values by default."""
+
+    steps: int = 3000
+    """Meta-training steps; each takes one task."""
+    tasks: int = 600
+    """The number of different meta-training tasks, the paper's Q."""
+    learning_rate: float = 1e-2
+    """Adam's learning rate μ_θ."""
+    final_learning_rate: float | None = None
+    """If given, the learning rate falls to this along half a cosine; otherwise it stays."""
+    dual_rate: float = 1e-2
+    """The multipliers' learning rate μ_λ."""
+    descent: DescentConfig = field(default_factory=DescentConfig)
+    """The descending constraints."""
+    gradient_batch_size: int = 10
+    """Examples of each agent in the mini-batches on which the constraints' gradients are taken."""
+    loss_examples: int | None = None
+    """If given, so many test examples of each agent, drawn anew in each step, make the loss;
+    otherwise all of them."""
+    weighting: AgentWeighting = "uniform"
+    """An agent's weight in f: 1/n (the paper's), or its share of the training examples."""
+    validate_every: int = 250
+    """Steps between validations, after each of which the state is saved."""
+    validation_tasks: int = 10
+    """Tasks of a validation."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step of meta-training saw."""
+
+    step: int
+    loss: float
+    worst_slack: float
+    largest_multiplier: float
+
+
+@dataclass(frozen=True)
+class ValidationRecord:
+    """What a validation saw, means over its tasks."""
+
+    step: int
+    loss: float
+    accuracy: float
+    pooled_accuracy: float
+    slack: list[float]
+    """The mean slack of each layer; positive where the gradient norm did not fall enough."""
+    slack_error: list[float]
+    """Its standard error."""
+    multipliers: list[float]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds within two standard errors."""
+        return all(s <= 2 * e for s, e in zip(self.slack, self.slack_error, strict=True))
+
+    @property
+    def violation(self) -> float:
+        """The largest mean slack, at least 0."""
+        return max(0.0, *self.slack)
+
+
+class DivergedError(ArithmeticError):
+    """Meta-training met a loss that is no number."""
+
+
+class _Problem(cooper.ConstrainedMinimizationProblem):
+    """The constrained problem (SURF) as cooper sees it."""
+
+    def __init__(self, layers: int, *, constrained: bool) -> None:
+        super().__init__()
+        self.constrained = constrained
+        self.multiplier = cooper.multipliers.DenseMultiplier(num_constraints=layers)
+        self.descending = cooper.Constraint(
+            constraint_type=cooper.ConstraintType.INEQUALITY,
+            formulation_type=cooper.formulations.Lagrangian,
+            multiplier=self.multiplier,
+        )
+
+    def compute_cmp_state(self, loss: Tensor, slacks: Tensor) -> cooper.CMPState:
+        constraint = cooper.ConstraintState(
+            violation=slacks,
+            contributes_to_primal_update=self.constrained,
+            contributes_to_dual_update=self.constrained,
+        )
+        return cooper.CMPState(loss=loss, observed_constraints={self.descending: constraint})
+
+
+class MetaTraining:
+    """The primal-dual loop, one step at a time. Everything random is a function of seed and step.
+
+    Parameters
+    ----------
+    optimizer : UnrolledOptimizer
+        What is trained, in place.
+    tasks : MetaTasks
+        Where the tasks of meta-training and validation come from.
+    network : Network
+        Over which the agents talk.
+    config : SurfConfig
+        The settings.
+    seed : int
+        The seed.
+    """
+
+    def __init__(
+        self,
+        optimizer: UnrolledOptimizer,
+        tasks: MetaTasks,
+        network: Network,
+        config: SurfConfig,
+        *,
+        seed: int = 0,
+    ) -> None:
+        for name in ("steps", "tasks", "validate_every", "validation_tasks"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+        self.optimizer, self.tasks, self.network = optimizer, tasks, network
+        self.config, self.seed = config, seed
+        self.step_count = 0
+        self._problem = _Problem(optimizer.steps, constrained=config.descent.constrained)
+        self._adam = torch.optim.Adam(optimizer.parameters(), lr=config.learning_rate, fused=True)
+        ascent = torch.optim.SGD(
+            self._problem.dual_parameters(), lr=config.dual_rate, maximize=True
+        )
+        self._primal_dual = cooper.optim.SimultaneousOptimizer(self._problem, self._adam, ascent)
+
+    @property
+    def multipliers(self) -> Tensor:
+        """The multipliers λ, `[layers]`."""
+        values: Tensor = self._problem.multiplier.weight.detach()
+        return values
+
+    def step(self) -> StepRecord:
+        """Take one primal-dual step on one task."""
+        config, number = self.config, self.step_count
+        choice = seeded(self.seed, "train", number)
+        task_number = int(torch.randint(config.tasks, (), generator=choice))
+        task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))
+        weights, slacks = self.unroll(task, "train", number)
+        test = task.test
+        if config.loss_examples is not None:
+            test = test.draw(config.loss_examples, choice)
+        share = task.agent_weights(config.weighting)
+        loss = share @ self.optimizer.model.loss(weights, test)
+        if not loss.isfinite():
+            raise DivergedError(
+                f"meta-training diverged: the loss of step {number} is {float(loss)}; "
+                f"try a smaller learning_rate than {config.learning_rate}"
+            )
+        for group in self._adam.param_groups:
+            group["lr"] = self._learning_rate()
+        self._primal_dual.roll(compute_cmp_state_kwargs={"loss": loss, "slacks": slacks})
+        self.step_count += 1
+        return StepRecord(
+            self.step_count, float(loss), float(slacks.max()), float(self.multipliers.max())
+        )
+
+    def unroll(self, task: Task, purpose: str, number: int) -> tuple[Tensor, Tensor]:
+        """Run all layers on a task; return the agents' W_L and the slack of every layer."""
+        config, optimizer, network = self.config, self.optimizer, self.network
+        run, gradients, talk = (
+            seeded(self.seed, purpose, what, number) for what in ("layers", "gradients", "network")
+        )
+        network.reset(talk)
+        state = optimizer.init(task, network, run)
+        norms = [self._norm(state, task, gradients)]
+        for _ in range(optimizer.steps):
+            state = optimizer.step(state, task, network, run)
+            norms.append(self._norm(state, task, gradients))
+        slacks = slack(torch.stack(norms), config.descent.epsilon)
+        return network.agent_rows(state.weights), slacks
+
+    @torch.no_grad()
+    def validate(self) -> ValidationRecord:
+        """Try the optimizer on the validation tasks, the same ones each time."""
+        model, share = self.optimizer.model, self.config.weighting
+        rows, slacks = [], []
+        for number in range(self.config.validation_tasks):
+            task = self.tasks.validation.draw(seeded(self.seed, "validation-task", number))
+            weights, slack_values = self.unroll(task, "validation", number)
+            agents = task.agent_weights(share)
+            rows.append(
+                torch.stack(
+                    [
+                        agents @ model.loss(weights, task.test),
+                        agents @ model.accuracy(weights, task.test),
+                        agents @ model.pooled_accuracy(weights, task.test),
+                    ]
+                )
+            )
+            slacks.append(slack_values)
+        loss, accuracy, pooled = torch.stack(rows).mean(0).tolist()
+        stacked = torch.stack(slacks)
+        return ValidationRecord(
+            self.step_count,
+            loss,
+            accuracy,
+            pooled,
+            stacked.mean(0).tolist(),
+            standard_error(stacked).tolist(),
+            self.multipliers.tolist(),
+        )
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Return everything that the next step depends on, beside configuration and seed.
+
+        Groups of named tensors, to be written to and read from files of their own. The tensors are
+        the live ones: copying into them restores the state.
+        """
+        parameters = dict(self.optimizer.named_parameters())
+        self._allocate_moments()
+        moments = {name: self._adam.state[value] for name, value in parameters.items()}
+        return {
+            "parameters": {name: value.detach() for name, value in parameters.items()},
+            "first_moments": {name: moment["exp_avg"] for name, moment in moments.items()},
+            "second_moments": {name: moment["exp_avg_sq"] for name, moment in moments.items()},
+            "small": {
+                "multipliers": self.multipliers,
+                **{f"steps.{name}": moment["step"] for name, moment in moments.items()},
+            },
+        }
+
+    def _allocate_moments(self) -> None:
+        """Make Adam's moments before its first step, as it would itself."""
+        for value in self.optimizer.parameters():
+            if not self._adam.state[value]:
+                self._adam.state[value] = {
+                    "step": torch.zeros((), dtype=torch.float32),
+                    "exp_avg": torch.zeros_like(value),
+                    "exp_avg_sq": torch.zeros_like(value),
+                }
+
+    def _norm(self, state: State, task: Task, generator: torch.Generator) -> Tensor:
+        config = self.config
+        examples = task.train
+        if config.descent.gradient_examples == "mini-batch":
+            examples = examples.draw(config.gradient_batch_size, generator)
+        return gradient_norm(
+            self.optimizer.model,
+            self.network.agent_rows(state.weights),
+            examples,
+            task.agent_weights(config.weighting),
+            config.descent.gradient_of,
+        )
+
+    def _learning_rate(self) -> float:
+        config = self.config
+        if config.final_learning_rate is None:
+            return config.learning_rate
+        share = torch.tensor(min(1.0, self.step_count / config.steps))
+        fall = float(0.5 * (1 + torch.cos(torch.pi * share)))
+        span = config.learning_rate - config.final_learning_rate
+        return config.final_learning_rate + span * fall

@@ -1,0 +1,207 @@
+"""Task distributions: what tasks are drawn from, for meta-training, validation and meta-test."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedsurf.randomness import generator as seeded
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.features import Features
+from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
+from fedsurf.tasks.task import Task
+
+UNLIMITED = torch.iinfo(torch.int64).max // 2**16
+"""How many examples of a class there are where they are drawn with replacement."""
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What one federated problem looks like."""
+
+    agents: int = 100
+    """The number of agents, the paper's n."""
+    train_examples: int = 45
+    """Training examples of each agent."""
+    test_examples: int = 15
+    """Test examples of each agent."""
+    fewest_train_examples: int | None = None
+    """If given, each agent holds a number of training examples drawn between this and
+    `train_examples`, instead of all the same."""
+    partition: Literal["class-imbalanced", "dirichlet"] = "class-imbalanced"
+    """class-imbalanced: each task has its own label distribution, spread evenly over the agents;
+    dirichlet: each agent has its own."""
+    concentration: float = 10.0
+    """How even the label distributions of class-imbalanced tasks are; larger is more even."""
+    alpha: float = 0.3
+    """How even the agents' label distributions are (dirichlet); smaller is more heterogeneous."""
+    classes_per_task: int | None = None
+    """If given, each task is about so many classes, drawn at random and numbered anew."""
+    permute_labels: bool = False
+    """Rename the labels by a random permutation in each task."""
+    replacement: bool = False
+    """Draw examples with replacement. Training and test parts stay disjoint."""
+
+    def make_partition(self) -> Partition:
+        """Return the partition that is named."""
+        if self.partition == "class-imbalanced":
+            return ClassImbalanced(self.concentration)
+        if self.partition == "dirichlet":
+            return DirichletAgents(self.alpha)
+        raise ValueError(
+            f"partition: got {self.partition!r}, but it must be 'class-imbalanced' or 'dirichlet'"
+        )
+
+
+class TaskDistribution:
+    """Draws tasks from a pool of labelled examples.
+
+    Parameters
+    ----------
+    x : Tensor
+        Features of the pool, `[examples, features]`.
+    y : Tensor
+        Their labels, int64 `[examples]`.
+    classes : int
+        The number of classes.
+    config : TaskConfig
+        What a task looks like.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, classes: int, config: TaskConfig) -> None:
+        if len(x) != len(y) or y.dim() != 1:
+            raise ValueError(
+                f"y: got shape {list(y.shape)}, but the pool has {len(x)} examples, each with a label"
+            )
+        for name in ("agents", "train_examples", "test_examples"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+        fewest = config.fewest_train_examples
+        if fewest is not None and not 1 <= fewest <= config.train_examples:
+            raise ValueError(
+                f"fewest_train_examples: got {fewest}, but it must be between 1 and "
+                f"train_examples, {config.train_examples}"
+            )
+        subset = config.classes_per_task
+        if subset is not None and not 1 <= subset <= classes:
+            raise ValueError(
+                f"classes_per_task: got {subset}, but it must be between 1 and {classes}, the classes"
+            )
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+            wrong = int(y.max()) if int(y.max()) >= classes else int(y.min())
+            raise ValueError(
+                f"y: got label {wrong}, but labels must be between 0 and {classes - 1}"
+            )
+        self.config = config
+        self.classes = classes if subset is None else subset
+        self.features = x.shape[1]
+        self._x = x
+        self._partition = config.make_partition()
+        self._members = [(y == label).nonzero().flatten() for label in range(classes)]
+
+    def draw(self, generator: torch.Generator) -> Task:
+        """Draw a task. No example is in both its training and its test part."""
+        config = self.config
+        chosen = self._draw_classes(generator)
+        members = [self._members[label] for label in chosen]
+        train_sizes = self._draw_sizes(generator)
+        sizes = train_sizes + config.test_examples
+        available = torch.tensor([len(own) for own in members])
+        limit = torch.where(available > 0, UNLIMITED, 0) if config.replacement else available
+        labels = torch.cat(self._partition.labels(limit, sizes, generator))
+        # Examples are laid out agent after agent, an agent's training examples before its test ones.
+        agent_start = sizes.cumsum(0) - sizes
+        offset = torch.arange(len(labels)) - agent_start.repeat_interleave(sizes)
+        is_test = offset >= train_sizes.repeat_interleave(sizes)
+        places = self._draw_places(labels, is_test, members, generator)
+        return Task(
+            self._lay_out(labels, places, ~is_test, train_sizes),
+            self._lay_out(labels, places, is_test, sizes - train_sizes),
+            self.classes,
+        )
+
+    def _draw_classes(self, generator: torch.Generator) -> list[int]:
+        """Choose which class of the pool each label of the task stands for."""
+        everything = len(self._members)
+        if self.config.permute_labels:
+            return torch.randperm(everything, generator=generator)[: self.classes].tolist()
+        if self.classes < everything:
+            drawn = torch.randperm(everything, generator=generator)[: self.classes]
+            return drawn.sort().values.tolist()
+        return list(range(everything))
+
+    def _draw_sizes(self, generator: torch.Generator) -> Tensor:
+        most, fewest = self.config.train_examples, self.config.fewest_train_examples
+        if fewest is None:
+            return torch.full((self.config.agents,), most)
+        return torch.randint(fewest, most + 1, (self.config.agents,), generator=generator)
+
+    def _draw_places(
+        self, labels: Tensor, is_test: Tensor, members: list[Tensor], generator: torch.Generator
+    ) -> Tensor:
+        """Choose an example of the pool for every label."""
+        places = torch.empty_like(labels)
+        for label, own in enumerate(members):
+            here = labels == label
+            order = own[torch.randperm(len(own), generator=generator)]
+            if not self.config.replacement:
+                places[here] = order[: int(here.sum())]
+                continue
+            if here.any() and len(own) < 2:
+                raise ValueError(
+                    f"pool: got {len(own)} examples of class {label}, but sampling with "
+                    "replacement needs 2, one each for training and test"
+                )
+            tests = max(1, round(len(own) * self.config.test_examples / self._per_agent))
+            for part, wanted in ((order[tests:], here & ~is_test), (order[:tests], here & is_test)):
+                places[wanted] = part[
+                    torch.randint(len(part), (int(wanted.sum()),), generator=generator)
+                ]
+        return places
+
+    @property
+    def _per_agent(self) -> int:
+        return self.config.train_examples + self.config.test_examples
+
+    def _lay_out(self, labels: Tensor, places: Tensor, part: Tensor, sizes: Tensor) -> Examples:
+        x, y = self._x[places[part]], labels[part]
+        if int(sizes.min()) == int(sizes.max()):
+            return Examples(x.reshape(len(sizes), -1, self.features), y.reshape(len(sizes), -1))
+        parts = sizes.tolist()
+        return Examples.pad(torch.split(x, parts), torch.split(y, parts))
+
+
+@dataclass(frozen=True)
+class MetaTasks:
+    """The three task distributions of a meta-learning experiment; no two share an example."""
+
+    train: TaskDistribution
+    validation: TaskDistribution
+    test: TaskDistribution
+
+
+def meta_tasks(
+    features: Features, config: TaskConfig, *, validation_share: float = 0.4, seed: int = 0
+) -> MetaTasks:
+    """Divide a data set for meta-learning.
+
+    Meta-test tasks use the data set's own test part. Its training part is divided at random, class
+    by class: `validation_share` of it for the validation tasks, the rest for meta-training.
+    """
+    if not 0 < validation_share < 1:
+        raise ValueError(
+            f"validation_share: got {validation_share}, but it must be between 0 and 1"
+        )
+    random = seeded(seed, "meta-split")
+    held_out = torch.zeros(len(features.train_y), dtype=torch.bool)
+    for label in range(features.classes):
+        own = (features.train_y == label).nonzero().flatten()
+        own = own[torch.randperm(len(own), generator=random)]
+        held_out[own[: round(len(own) * validation_share)]] = True
+    train_x, train_y, classes = features.train_x, features.train_y, features.classes
+    return MetaTasks(
+        TaskDistribution(train_x[~held_out], train_y[~held_out], classes, config),
+        TaskDistribution(train_x[held_out], train_y[held_out], classes, config),
+        TaskDistribution(features.test_x, features.test_y, classes, config),
+    )

@@ -1,0 +1,15 @@
+"""Unrolled optimizers: algorithms whose steps are layers with learned parameters."""
+
+from fedsurf.unrolled.graph_filter import GraphFilter
+from fedsurf.unrolled.perceptron import Activation, Perceptron, flatten_batch
+from fedsurf.unrolled.udgd import UDGD, UDGDConfig, UDGDLayer
+
+__all__ = [
+    "UDGD",
+    "Activation",
+    "GraphFilter",
+    "Perceptron",
+    "UDGDConfig",
+    "UDGDLayer",
+    "flatten_batch",
+]

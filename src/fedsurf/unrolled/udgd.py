@@ -1,0 +1,115 @@
+"""U-DGD: decentralised gradient descent unrolled into the layers of a graph neural network.
+
+    w_{i,l} = [Σ_{k=0..K} h_{k,l} S^k W_{l−1}]_i − σ(M_l [w_{i,l−1} ‖ b_{i,l}] + d_l)
+
+Beside its classical step in `fedsurf.algorithms.dgd`: mixing becomes a learned filter of K rounds,
+the gradient step a learned perceptron of the weights and a mini-batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import Network
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled.graph_filter import GraphFilter
+from fedsurf.unrolled.perceptron import Activation, Perceptron, flatten_batch
+
+
+@dataclass(frozen=True)
+class UDGDConfig:
+    """The shape of a U-DGD optimizer; the paper's values by default."""
+
+    layers: int = 10
+    """The number of unrolled layers, the paper's L."""
+    filter_order: int = 2
+    """Communication rounds of a layer, the paper's K."""
+    batch_size: int = 10
+    """Examples that each agent feeds to a layer."""
+    activation: Activation = "relu"
+    """The perceptron's non-linearity σ."""
+    initial_mean: float = 0.0
+    """Mean μ0 of the initial weights."""
+    initial_deviation: float = 0.1
+    """Standard deviation σ0 of the initial weights."""
+
+
+class UDGDLayer(nn.Module):
+    """One layer φ(W, B; h, M, d): a graph filter beside a perceptron."""
+
+    def __init__(self, model: SoftmaxHead, config: UDGDConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        batch = config.batch_size * (model.features + model.classes)
+        self.filter = GraphFilter(config.filter_order)
+        self.perceptron = Perceptron(model.parameters, batch, config.activation, generator)
+
+    def forward(self, weights: Tensor, flat_batch: Tensor, network: Network) -> Tensor:
+        """Map W_{l−1} `[nodes, parameters]` to W_l. A server has no data and applies the filter only."""
+        update = self.perceptron(network.agent_rows(weights), flat_batch)
+        if network.server:
+            update = torch.cat([torch.zeros_like(update[:1]), update])
+        filtered: Tensor = self.filter(weights, network) - update
+        return filtered
+
+
+class UDGD(nn.Module):
+    """An unrolled optimizer of `config.layers` layers that trains softmax heads.
+
+    Parameters
+    ----------
+    model : SoftmaxHead
+        What the agents train. The perceptrons are made for its number of features and classes.
+    config : UDGDConfig
+        The optimizer's shape.
+    generator : torch.Generator
+        Draws the initial parameters θ.
+    """
+
+    name = "U-DGD"
+
+    def __init__(self, model: SoftmaxHead, config: UDGDConfig, generator: torch.Generator) -> None:
+        super().__init__()
+        if config.layers < 1:
+            raise ValueError(f"layers: got {config.layers}, but there must be at least 1")
+        if config.batch_size < 1:
+            raise ValueError(f"batch_size: got {config.batch_size}, but it must be at least 1")
+        self.model = model
+        self.config = config
+        self.start = Start(config.initial_mean, config.initial_deviation)
+        self.layers = nn.ModuleList(
+            UDGDLayer(model, config, generator) for _ in range(config.layers)
+        )
+
+    @property
+    def steps(self) -> int:
+        """How many steps the optimizer can take: its layers."""
+        return len(self.layers)
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Draw W_0."""
+        check_fits(task, network)
+        if (task.features, task.classes) != (self.model.features, self.model.classes):
+            raise ValueError(
+                f"task: got {task.features} features and {task.classes} classes, but this optimizer "
+                f"was made for {self.model.features} and {self.model.classes}"
+            )
+        return State(self.start.draw(network, self.model, generator, task.train.x.dtype))
+
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Apply the next layer, each agent with a mini-batch of its own."""
+        if state.steps >= self.steps:
+            raise ValueError(
+                f"state: got one after {state.steps} steps, but this optimizer has {self.steps} layers"
+            )
+        batch = task.train.draw(self.config.batch_size, generator)
+        return self.apply_layer(state, batch, network)
+
+    def apply_layer(self, state: State, batch: Examples, network: Network) -> State:
+        """Apply the next layer with the given mini-batches."""
+        flat = flatten_batch(batch, self.model.classes)
+        weights: Tensor = self.layers[state.steps](state.weights, flat, network)
+        return State(weights, state.steps + 1)
