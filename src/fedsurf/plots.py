@@ -1,0 +1,121 @@
+"""Figures from trajectories."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from fedsurf.comparison import Comparison
+from fedsurf.evaluation import Trajectories
+from fedsurf.files import replacing
+
+COLOURS = ("#0b6fb8", "#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e")
+"""Legible on white, in print, and to most colour-blind readers."""
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "fedsurf",
+}
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, whole or not at all; the format follows from the name's ending."""
+    kind = path.suffix.removeprefix(".") or "png"
+    with replacing(path) as temporary:
+        figure.savefig(
+            temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
+        )
+
+
+def comparison_figure(comparison: Comparison, epsilon: float | None = None) -> Figure:
+    """Draw accuracy over rounds for all methods, and the gradient norm over the optimizer's layers."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        _accuracy(left, comparison)
+        _descent(right, comparison.descent.norms, epsilon)
+    return figure
+
+
+def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
+    """Draw loss and accuracy over the layers of several optimizers (the paper's ablation)."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        axes = figure.subplots(1, 3)
+        for colour, (name, comparison) in zip(COLOURS, comparisons, strict=False):
+            runs = comparison.unrolled
+            for axis, values in zip(
+                axes,
+                (runs.loss, 100 * runs.accuracy, comparison.descent.norms),
+                strict=True,
+            ):
+                _band(axis, list(range(values.shape[1])), values, colour, name, marker="o")
+        for axis, label in zip(
+            axes, ("test loss", "test accuracy (%)", "gradient norm"), strict=True
+        ):
+            axis.set_xlabel("layer")
+            axis.set_ylabel(label)
+        axes[0].set_yscale("log")
+        axes[1].set_ylim(0, 100)
+        axes[2].set_ylim(bottom=0)
+        axes[0].legend()
+    return figure
+
+
+def _accuracy(axis: Axes, comparison: Comparison) -> None:
+    _rounds_curve(axis, comparison.unrolled, COLOURS[0], comparison.unrolled.name, marker="o")
+    for colour, runs in zip(COLOURS[1:], comparison.classical, strict=False):
+        last = int(runs.rounds[0, -1])
+        _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {last} rounds")
+    ceiling = 100 * float(comparison.centralised.mean())
+    axis.axhline(ceiling, color="black", linestyle=":", linewidth=1, label="centralised")
+    axis.set_xscale("symlog", linthresh=20, linscale=1.5)
+    ticks = sorted({0, 5, 10, 20, 50, 100, int(comparison.classical[-1].rounds[0, -1])})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.set_ylim(0, 100)
+    axis.set_xlabel("communication rounds")
+    axis.set_ylabel("test accuracy, all agents' examples (%)")
+    axis.legend(loc="lower right")
+
+
+def _rounds_curve(
+    axis: Axes, runs: Trajectories, colour: str, label: str, marker: str = ""
+) -> None:
+    _band(axis, runs.rounds[0].tolist(), 100 * runs.pooled_accuracy, colour, label, marker=marker)
+
+
+def _descent(axis: Axes, norms: Tensor, epsilon: float | None) -> None:
+    layers = list(range(norms.shape[1]))
+    _band(axis, layers, norms, COLOURS[0], "measured", marker="o")
+    if epsilon is not None:
+        start = float(norms[:, 0].mean())
+        bound = [start * (1 - epsilon) ** layer for layer in layers]
+        axis.plot(
+            layers, bound, color="black", linestyle=":", label=f"(1 − {epsilon:g})^l of the start"
+        )
+    axis.set_xticks(layers[:: max(1, len(layers) // 11)])
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("layer l")
+    axis.set_ylabel("gradient norm ‖∇f(W_l)‖")
+    axis.legend(loc="upper right")
+
+
+def _band(
+    axis: Axes, x: list[int], values: Tensor, colour: str, label: str, marker: str = ""
+) -> None:
+    """Draw the mean over tasks, and a band of one standard deviation."""
+    mean = values.mean(0)
+    axis.plot(x, mean.tolist(), color=colour, label=label, marker=marker, markersize=3)
+    if len(values) > 1:
+        spread = values.std(0)
+        low, high = (mean - spread).tolist(), (mean + spread).tolist()
+        axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,105 @@
+"""Named configurations. Every field of each can be overridden on the command line."""
+
+from dataclasses import dataclass, replace
+
+from fedsurf.experiment import ExperimentConfig
+from fedsurf.network import GraphConfig, NetworkConfig
+from fedsurf.surf import DescentConfig, SurfConfig
+from fedsurf.tasks.distribution import TaskConfig
+from fedsurf.tasks.features import FeatureConfig
+from fedsurf.unrolled import UDGDConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration with the sentence that describes it."""
+
+    description: str
+    config: ExperimentConfig
+
+
+_DESCENDING = SurfConfig(
+    steps=1500,
+    learning_rate=2e-3,
+    final_learning_rate=2e-5,
+    dual_rate=0.1,
+    descent=DescentConfig(epsilon=0.1),
+)
+
+_DEMO = ExperimentConfig(
+    data=FeatureConfig(source="fashion-mnist-mini", backbone="pca", components=32),
+    surf=_DESCENDING,
+)
+
+_PAPER = ExperimentConfig(
+    data=FeatureConfig(source="cifar10", backbone="resnet18", components=None),
+    surf=SurfConfig(loss_examples=10),
+)
+
+_LONG = replace(_DESCENDING, steps=6000, validate_every=500)
+
+PRESETS: dict[str, Preset] = {
+    "demo": Preset(
+        "Embedded Fashion-MNIST, 32 PCA features, 100 agents on a 3-regular graph; a few minutes.",
+        _DEMO,
+    ),
+    "fashion-mnist": Preset(
+        "Fashion-MNIST, 64 PCA features, 100 agents on a 3-regular graph; under half an hour.",
+        replace(
+            _DEMO,
+            data=FeatureConfig(source="fashion-mnist", backbone="pca", components=64),
+            surf=_LONG,
+        ),
+    ),
+    "mnist": Preset(
+        "MNIST, 64 PCA features, 100 agents on a 3-regular graph; under half an hour.",
+        replace(
+            _DEMO, data=FeatureConfig(source="mnist", backbone="pca", components=64), surf=_LONG
+        ),
+    ),
+    "star": Preset(
+        "Embedded Fashion-MNIST through a server, 10 of 100 agents reporting in each round.",
+        replace(
+            _DEMO,
+            network=NetworkConfig(graph=GraphConfig(kind="star"), reporting=10),
+            optimizer=UDGDConfig(filter_order=1),
+        ),
+    ),
+    "paper-regular": Preset(
+        "The paper's: CIFAR-10, ResNet-18's 512 features, 3-regular graph; 531 million parameters.",
+        _PAPER,
+    ),
+    "paper-random": Preset(
+        "The paper's, on an Erdős-Rényi graph with p = 0.1.",
+        replace(
+            _PAPER, network=NetworkConfig(graph=GraphConfig(kind="erdos-renyi", probability=0.1))
+        ),
+    ),
+    "paper-star": Preset(
+        "The paper's, through a server, 10 of 100 agents reporting in each round.",
+        replace(
+            _PAPER,
+            network=NetworkConfig(graph=GraphConfig(kind="star"), reporting=10),
+            optimizer=UDGDConfig(filter_order=1),
+            surf=SurfConfig(
+                loss_examples=10, learning_rate=1e-3, descent=DescentConfig(epsilon=0.1)
+            ),
+        ),
+    ),
+    "smoke": Preset(
+        "Digits, 8 features, 12 agents, 3 layers: seconds, to see that everything runs.",
+        ExperimentConfig(
+            data=FeatureConfig(source="digits", backbone="pca", components=8),
+            task=TaskConfig(agents=12, train_examples=20, test_examples=5),
+            optimizer=UDGDConfig(layers=3),
+            surf=replace(_DESCENDING, steps=60, tasks=20, validate_every=20, validation_tasks=4),
+        ),
+    ),
+}
+
+
+def preset(name: str) -> ExperimentConfig:
+    """Return the configuration of that name."""
+    if name not in PRESETS:
+        raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(PRESETS)}")
+    return PRESETS[name].config

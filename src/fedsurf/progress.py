@@ -1,0 +1,101 @@
+"""Progress on the terminal, on standard error: bars for long work, a line for each validation."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedsurf.surf.meta_training import StepRecord, ValidationRecord
+
+
+class TerminalProgress:
+    """An observer of meta-training: loss, accuracy, worst slack, largest multiplier, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("meta-training"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None, numbers="")
+        self._accuracy: float | None = None
+
+    def __enter__(self) -> "TerminalProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def on_start(self, done: int, total: int) -> None:
+        """Set the bar to where meta-training begins."""
+        if done:
+            self._console.print(f"resuming after step {done} of {total}")
+        self._bar.update(self._task, completed=done, total=total)
+
+    def on_step(self, record: StepRecord) -> None:
+        """Advance the bar."""
+        accuracy = "" if self._accuracy is None else f" accuracy {100 * self._accuracy:.1f} %"
+        self._bar.update(
+            self._task,
+            completed=record.step,
+            numbers=(
+                f"loss {record.loss:.3f}{accuracy} worst slack {record.worst_slack:+.3f} "
+                f"largest λ {record.largest_multiplier:.2f}"
+            ),
+        )
+
+    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
+        """Print a line."""
+        self._accuracy = record.accuracy
+        worst = max(range(len(record.slack)), key=record.slack.__getitem__)
+        holding = sum(s <= 2 * e for s, e in zip(record.slack, record.slack_error, strict=True))
+        self._console.print(
+            f"step {record.step}: validation loss {record.loss:.3f}, "
+            f"accuracy {100 * record.accuracy:.1f} % own, {100 * record.pooled_accuracy:.1f} % pooled; "
+            f"{holding} of {len(record.slack)} constraints hold, worst slack "
+            f"{record.slack[worst]:+.4f} (layer {worst + 1})"
+            + (f"; best so far by {best_by}" if best_by else ""),
+            highlight=False,
+        )
+
+
+def opener(console: Console) -> Callable[[str, int], object]:
+    """Return a function that opens a progress bar with a title and a total."""
+
+    @contextmanager
+    def open_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
+        columns = (
+            TextColumn(title),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        hidden = not console.is_terminal
+        bar = Progress(*columns, console=console, transient=True, disable=hidden)
+        with bar:
+            task = bar.add_task("", total=total)
+            yield lambda: bar.advance(task)
+
+    return open_bar

@@ -1,0 +1,49 @@
+"""Unrolling an optimizer on a task while watching whether it descends."""
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.network import Network
+from fedsurf.randomness import generator as seeded
+from fedsurf.surf.descent import DescentConfig, gradient_norm
+from fedsurf.tasks.task import AgentWeighting, Task
+
+
+def unroll(
+    optimizer: Algorithm,
+    layers: int,
+    task: Task,
+    network: Network,
+    descent: DescentConfig,
+    *,
+    gradient_batch_size: int,
+    weighting: AgentWeighting,
+    seed: int,
+    path: tuple[str | int, ...],
+) -> tuple[Tensor, Tensor]:
+    """Run `layers` steps of an optimizer on a task.
+
+    Returns the agents' last weights, `[agents, parameters]`, and ‖∇f(W_0)‖ … ‖∇f(W_L)‖,
+    `[layers + 1]`. The gradients' mini-batches are drawn independently of those that the layers see,
+    so that each is an unbiased estimate of the gradient where it is taken.
+    """
+    run, gradients, talk = (
+        seeded(seed, what, *path) for what in ("layers", "gradients", "network")
+    )
+    share = task.agent_weights(weighting)
+
+    def norm(state: State) -> Tensor:
+        examples = task.train
+        if descent.gradient_examples == "mini-batch":
+            examples = examples.draw(gradient_batch_size, gradients)
+        rows = network.agent_rows(state.weights)
+        return gradient_norm(optimizer.model, rows, examples, share, descent.gradient_of)
+
+    network.reset(talk)
+    state = optimizer.init(task, network, run)
+    norms = [norm(state)]
+    for _ in range(layers):
+        state = optimizer.step(state, task, network, run)
+        norms.append(norm(state))
+    return network.agent_rows(state.weights), torch.stack(norms)
