@@ -41,6 +41,7 @@ class Model(ABC):
 
     def accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the share of each agent's examples that it classifies rightly, `[agents]`."""
+        self._check(weights, examples)
         hits = self.logits(weights, examples.x).argmax(2) == examples.y
         return examples.mean(hits.to(weights.dtype))
 
@@ -50,11 +51,16 @@ class Model(ABC):
         hits = self.logits(weights, pool.x).argmax(2) == pool.y
         return hits.to(weights.dtype).mean(1)
 
-    def _check(self, weights: Tensor) -> None:
+    def _check(self, weights: Tensor, examples: Examples | None = None) -> None:
         if weights.dim() != 2 or weights.shape[1] != self.parameters:
             raise ValueError(
                 f"weights: got shape {list(weights.shape)}, "
                 f"but this model takes [agents, {self.parameters}]"
+            )
+        if examples is not None and examples.agents != len(weights):
+            raise ValueError(
+                f"examples: got those of {examples.agents} agents, "
+                f"but there are weights of {len(weights)} agents"
             )
 
 
@@ -77,6 +83,11 @@ class SoftmaxHead(Model):
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return X·W + bias for every agent."""
         self._check(weights)
+        if x.dim() != 3 or x.shape[2] != self.features or x.shape[0] not in (1, len(weights)):
+            raise ValueError(
+                f"x: got shape {list(x.shape)}, but this model with weights of {len(weights)} agents "
+                f"takes [agents, examples, {self.features}], or 1 instead of agents"
+            )
         matrix = weights.reshape(-1, self.features + 1, self.classes)
         if x.shape[0] == 1 and len(matrix) > 1:
             # The same examples for all agents: one product instead of a batch of them.
@@ -87,10 +98,12 @@ class SoftmaxHead(Model):
 
     def loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean cross-entropy of each agent."""
+        self._check(weights, examples)
         return examples.mean(_cross_entropy(self.logits(weights, examples.x), examples.y))
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return Xᵀ(P − Y)/m with the bias's row below it, flat, for every agent."""
+        self._check(weights, examples)
         probabilities = self.logits(weights, examples.x).softmax(2)
         labels = functional.one_hot(examples.y, self.classes)
         residual = (probabilities - labels) / examples.counts[:, None, None]
@@ -134,12 +147,13 @@ class ModuleModel(Model):
 
     def loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean of the given loss over each agent's examples."""
+        self._check(weights, examples)
         scores = self.logits(weights, examples.x)
         return examples.mean(vmap(self._loss)(scores, examples.y))
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the gradient of each agent's loss by `torch.func.grad`, flat."""
-        self._check(weights)
+        self._check(weights, examples)
         real = torch.ones_like(examples.y, dtype=torch.bool)
         if examples.mask is not None:
             real = examples.mask
