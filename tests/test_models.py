@@ -227,12 +227,12 @@ def test_features_of_the_wrong_shape_are_an_error_that_names_them():
 
 @pytest.mark.parametrize(("features", "classes"), [(0, 3), (3, 0), (-1, 2)])
 def test_a_head_needs_features_and_classes(features, classes):
-    with pytest.raises(ValueError, match="^features, classes: got"):
+    with pytest.raises(ValueError, match=r"^features, classes: got"):
         SoftmaxHead(features, classes)
 
 
 def test_a_module_without_parameters_is_refused():
-    with pytest.raises(ValueError, match="^module: got Flatten without parameters"):
+    with pytest.raises(ValueError, match=r"^module: got Flatten without parameters"):
         ModuleModel(nn.Flatten())
 
 
