@@ -43,6 +43,10 @@ class Task:
                 f"test: got examples of shape {list(self.test.x.shape[2:])}, "
                 f"but train has examples of shape {list(self.train.x.shape[2:])}"
             )
+        if self.train.x.dtype != self.test.x.dtype:
+            raise ValueError(
+                f"test.x: got {self.test.x.dtype}, but train.x is {self.train.x.dtype}"
+            )
 
     @property
     def agents(self) -> int:
