@@ -148,12 +148,15 @@ class TaskDistribution:
             if not self.config.replacement:
                 places[here] = order[: int(here.sum())]
                 continue
-            if here.any() and len(own) < 2:
+            if not here.any():
+                continue
+            if len(own) < 2:
                 raise ValueError(
-                    f"pool: got {len(own)} examples of class {label}, but sampling with "
+                    f"pool: got {len(own)} examples of the task's class {label}, but sampling with "
                     "replacement needs 2, one each for training and test"
                 )
-            tests = max(1, round(len(own) * self.config.test_examples / self._per_agent))
+            share = round(len(own) * self.config.test_examples / self._per_agent)
+            tests = min(max(1, share), len(own) - 1)
             for part, wanted in ((order[tests:], here & ~is_test), (order[:tests], here & is_test)):
                 places[wanted] = part[
                     torch.randint(len(part), (int(wanted.sum()),), generator=generator)

@@ -104,7 +104,7 @@ def _feasible(draw: _Draw, available: Tensor, total: int) -> np.ndarray:
             return counts
     worst = int((wanted - limit).argmax())
     raise ValueError(
-        f"pool: got {int(limit[worst])} examples of class {worst}, but a task wanted "
+        f"pool: got {int(limit[worst])} examples of the task's class {worst}, but it wanted "
         f"{int(wanted[worst])}, and {_DRAWS} draws found no label distribution that the pool can "
         "serve; take a more even distribution, fewer examples, or sample with replacement"
     )
