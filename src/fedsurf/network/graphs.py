@@ -22,7 +22,7 @@ class GraphConfig:
     kind: GraphKind = "regular"
     """The family. In a star, node 0 is a server that holds no data; all other nodes are agents."""
     degree: int = 3
-    """Neighbours of each agent (regular, small-world)."""
+    """Neighbours of each agent (regular, small-world, where it must be even)."""
     probability: float = 0.1
     """Chance of a link between two agents (erdos-renyi), or of rewiring one (small-world)."""
 
@@ -62,7 +62,8 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
             )
         case "small-world":
             _check_probability(config.probability)
-            _check_degree(config.degree, agents, even=True)
+            # networkx would round an odd degree down without a word.
+            _check_degree(config.degree, agents, even=config.degree % 2 == 0)
             return _connected(
                 lambda: nx.watts_strogatz_graph(
                     agents, config.degree, config.probability, seed=next_seed(generator)
@@ -123,7 +124,7 @@ def _check_degree(degree: int, agents: int, *, even: bool) -> None:
     if not 1 <= degree < agents or not even:
         raise ValueError(
             f"degree: got {degree} for {agents} agents, but it must be between 1 and {agents - 1}, "
-            "and degree times agents must be even"
+            "and degree times agents must be even; in a small world, degree itself"
         )
 
 
