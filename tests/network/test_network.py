@@ -1,0 +1,160 @@
+"""Mixing against a loop over neighbours, sparse against dense, and what is counted."""
+
+import naive
+import networkx as nx
+import pytest
+import torch
+from drawn import seeded, weights
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsurf.network import (
+    GraphConfig,
+    Network,
+    NetworkConfig,
+    StarNetwork,
+    make_graph,
+    make_network,
+)
+
+SHIFTS = ["adjacency", "metropolis", "laplacian"]
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+@given(agents=st.integers(1, 8), width=st.integers(1, 3), seed=st.integers(0, 1000))
+def test_mixing_equals_a_loop_over_neighbours(shift, agents, width, seed):
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), agents, seeded(seed))
+    values = weights(seed, agents, width)
+    mixed = Network(graph, shift).mix(values)
+    expected = torch.tensor(naive.mix(graph, values.tolist(), shift), dtype=torch.float64)
+    torch.testing.assert_close(mixed, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_mixing_takes_any_trailing_dimensions(shift):
+    network = Network(nx.cycle_graph(5), shift)
+    values = torch.randn(5, 2, 3, 4, generator=seeded(0), dtype=torch.float64)
+    mixed = network.mix(values)
+    assert mixed.shape == values.shape
+    torch.testing.assert_close(mixed.flatten(1), network.mix(values.flatten(1)))
+    flipped = values.transpose(1, 3)  # not contiguous
+    torch.testing.assert_close(network.mix(flipped), mixed.transpose(1, 3))
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sparse_networks_mix_and_differentiate_like_dense_ones(shift, dtype):
+    graph = make_graph(GraphConfig("regular"), 502, seeded(1))
+    network = Network(graph, shift)
+    assert network.operator(dtype).is_sparse
+    dense = network.operator(torch.float64).to_dense().to(dtype)
+    values = weights(2, 502, 6, dtype).reshape(502, 2, 3).requires_grad_()
+    upstream = weights(3, 502, 6, dtype).reshape(502, 2, 3)
+    results = [network.mix(values), torch.einsum("ij,jab->iab", dense, values)]
+    slopes = [torch.autograd.grad(result, values, upstream)[0] for result in results]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*slopes)
+    assert results[0].dtype == dtype
+
+
+def test_mixing_is_differentiable():
+    network = Network(nx.path_graph(4), "metropolis")
+    values = weights(4, 4, 2).requires_grad_()
+    assert torch.autograd.gradcheck(network.mix, values)
+
+
+@pytest.mark.parametrize("shift", ["adjacency", "metropolis"])
+def test_agents_who_agree_still_do_after_mixing(shift):
+    network = Network(make_graph(GraphConfig("regular"), 10, seeded(2)), shift)
+    alike = weights(5, 1, 3).expand(10, 3)
+    torch.testing.assert_close(network.mix(alike), alike)
+
+
+def test_metropolis_mixing_keeps_the_average_and_reaches_consensus():
+    network = Network(
+        make_graph(GraphConfig("erdos-renyi", probability=0.3), 12, seeded(3)), "metropolis"
+    )
+    values = weights(6, 12, 3)
+    mixed = values
+    for _ in range(200):
+        mixed = network.mix(mixed)
+        torch.testing.assert_close(mixed.mean(0), values.mean(0))
+    torch.testing.assert_close(mixed, values.mean(0).expand(12, 3), rtol=1e-6, atol=1e-6)
+
+
+def test_a_single_agent_keeps_its_values():
+    values = weights(7, 1, 3)
+    for shift in ("adjacency", "metropolis"):
+        assert torch.equal(Network(nx.empty_graph(1), shift).mix(values), values)
+
+
+def test_two_agents_average():
+    mixed = Network(nx.path_graph(2)).mix(torch.tensor([[0.0], [2.0]]))
+    assert mixed.tolist() == [[1.0], [1.0]]
+
+
+def test_rounds_and_floats_are_counted_link_by_link():
+    network = Network(nx.path_graph(3))
+    assert sorted(map(tuple, network.links.T.tolist())) == [(0, 1), (1, 0), (1, 2), (2, 1)]
+    assert (network.rounds, network.floats) == (0, 0)
+    network.mix(torch.zeros(3, 5))
+    network.mix(torch.zeros(3, 2, 2))
+    assert network.rounds == 2
+    assert network.link_floats.tolist() == [9, 9, 9, 9]
+    assert network.floats == 36
+    network.reset()
+    assert (network.rounds, network.floats) == (0, 0)
+
+
+def test_a_single_agent_sends_nothing():
+    network = Network(nx.empty_graph(1))
+    network.mix(torch.zeros(1, 5))
+    assert (network.rounds, network.floats) == (1, 0)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 2), (3,), ()])
+def test_values_of_the_wrong_shape_are_refused_and_not_counted(shape):
+    network = Network(nx.path_graph(3))
+    with pytest.raises(ValueError, match=r"^values: got shape .* 3 nodes"):
+        network.mix(torch.zeros(shape))
+    assert network.rounds == 0
+
+
+def test_a_graph_of_ones_own_is_checked():
+    with pytest.raises(ValueError, match=r"^graph: got 2 components"):
+        Network(nx.Graph([(0, 1), (2, 3)]))
+
+
+def test_permuting_the_graph_permutes_the_mixing():
+    graph, order = (
+        make_graph(GraphConfig("erdos-renyi", probability=0.5), 6, seeded(4)),
+        [3, 1, 5, 0, 2, 4],
+    )
+    moved = nx.Graph()
+    moved.add_nodes_from(range(6))
+    moved.add_edges_from((order.index(a), order.index(b)) for a, b in graph.edges)
+    values = weights(8, 6, 2)
+    for shift in SHIFTS:
+        torch.testing.assert_close(
+            Network(moved, shift).mix(values[order]), Network(graph, shift).mix(values)[order]
+        )
+
+
+def test_a_configuration_becomes_its_network():
+    regular = make_network(NetworkConfig(), 10, seeded(5))
+    assert (regular.nodes, regular.agents, regular.server) == (10, 10, False)
+    assert regular.links.shape == (2, 30)
+    star = make_network(NetworkConfig(GraphConfig("star"), reporting=4), 10, seeded(5))
+    assert isinstance(star, StarNetwork)
+    assert (star.nodes, star.agents, star.server, star.reporting) == (11, 10, True, 4)
+    metropolis = make_network(NetworkConfig(shift="metropolis"), 10, seeded(5))
+    assert metropolis.shift == "metropolis"
+    with pytest.raises(ValueError, match=r"^reporting: got 4 with a ring"):
+        make_network(NetworkConfig(GraphConfig("ring"), reporting=4), 10, seeded(5))
+
+
+def test_all_nodes_but_a_server_are_agents():
+    values = torch.arange(4.0)[:, None]
+    assert torch.equal(Network(nx.path_graph(4)).agent_rows(values), values)
+    star = StarNetwork(3, None, seeded(0))
+    assert torch.equal(star.agent_rows(values), values[1:])
