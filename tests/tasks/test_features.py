@@ -1,0 +1,224 @@
+"""Features: PCA against a naive one, fitted on the training part alone, and the cache."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedsurf.tasks import features as features_module
+from fedsurf.tasks.dataset import Dataset
+from fedsurf.tasks.features import FeatureConfig, features_of, load_features
+from fedsurf.tasks.projection import CHUNK, Projection
+
+RANDOM = np.random.default_rng(0)
+IMAGES = Dataset.from_arrays(
+    RANDOM.integers(0, 256, (60, 6, 6, 3), dtype=np.uint8), np.arange(60) % 3, name="toy"
+)
+
+
+class Counting(nn.Module):
+    """A small network that counts how many images it saw."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        weights = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(7, 108, generator=weights))
+        self.seen = 0
+
+    def forward(self, images):
+        self.seen += len(images)
+        return torch.tanh(images.flatten(1) @ self.weight.T)
+
+
+OWN = FeatureConfig(backbone="mine", components=4, image_size=6)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSURF_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def naive_pca(train, other, components):
+    train, other = train.astype(np.float64), other.astype(np.float64)
+    mean = train.mean(0)
+    _, axes = np.linalg.eigh((train - mean).T @ (train - mean) / len(train))
+    axes = axes[:, ::-1][:, :components]
+    for column in range(components):
+        if axes[np.abs(axes[:, column]).argmax(), column] < 0:
+            axes[:, column] *= -1
+    scale = np.sqrt((((train - mean) @ axes) ** 2).mean())
+    return (train - mean) @ axes / scale, (other - mean) @ axes / scale
+
+
+@pytest.mark.parametrize("examples", [30, CHUNK + 5])
+def test_pca_is_that_of_a_naive_eigendecomposition(examples):
+    x = (RANDOM.normal(size=(examples, 9)) * np.arange(9, 0, -1) + 3).astype(np.float32)
+    other = RANDOM.normal(size=(7, 9)).astype(np.float32)
+    projection = Projection.fit(x, 4)
+    expected, expected_other = naive_pca(x, other, 4)
+    np.testing.assert_allclose(projection.apply(x), expected, atol=1e-5)
+    np.testing.assert_allclose(projection.apply(other), expected_other, atol=1e-5)
+
+
+def test_coordinates_are_centred_keep_their_order_and_have_mean_square_1():
+    for made in (load_features(), load_features(FeatureConfig(backbone="none"))):
+        x = made.train_x.double()
+        assert x.mean(0).abs().max() < 1e-5
+        assert x.square().mean() == pytest.approx(1, abs=1e-5)
+        assert made.train_x.dtype == torch.float32
+        assert made.train_y.dtype == torch.int64
+    variances = load_features().train_x.var(0)
+    assert (variances.diff() < 0).all()
+    assert variances[0] > 10 * variances[-1]
+
+
+def test_the_defaults_give_32_features_of_the_embedded_data():
+    made = load_features()
+    assert made.name == "fashion-mnist-mini/pca"
+    assert made.train_x.shape == (60_000, 32)
+    assert made.test_x.shape == (10_000, 32)
+    assert made.classes == 10
+
+
+def test_the_backbone_none_keeps_every_pixel_and_survives_constant_ones():
+    x = IMAGES.train_x.copy()
+    x[:, 0, 0] = 9
+    made = features_of(replace(IMAGES, train_x=x), FeatureConfig(backbone="none"))
+    assert made.train_x.shape[1] == 108
+    assert (made.train_x[:, :3] == 0).all()
+    pixels = x.reshape(len(x), -1) / 255
+    centred = pixels - pixels.mean(0)
+    np.testing.assert_allclose(made.train_x, centred / np.sqrt((centred**2).mean()), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["none", "pca"])
+def test_examples_that_are_all_alike_become_zeros(name):
+    x = np.full((10, 4), 5, np.float32)
+    made = features_of(
+        Dataset.from_arrays(x, np.arange(10) % 2), FeatureConfig(backbone=name, components=2)
+    )
+    assert (made.train_x == 0).all()
+
+
+@pytest.mark.parametrize(
+    "config", [FeatureConfig(backbone="none"), FeatureConfig(components=5), OWN]
+)
+def test_only_the_training_part_is_fitted(config):
+    module = Counting() if config is OWN else None
+    other = replace(IMAGES, test_x=255 - IMAGES.test_x, version="other")
+    first = features_of(IMAGES, config, module=module, progress=False)
+    second = features_of(other, config, module=module, progress=False)
+    assert torch.equal(first.train_x, second.train_x)
+    assert not torch.equal(first.test_x, second.test_x)
+
+
+def test_features_of_ones_own_pass_as_images_do(tmp_path):
+    x = RANDOM.normal(size=(50, 6)) * np.arange(1, 7)
+    np.savez(tmp_path / "mine.npz", x=x.astype(np.float16), y=np.arange(50) % 5)
+    config = FeatureConfig(source=str(tmp_path / "mine.npz"), components=3, test_fraction=0.4)
+    made = load_features(config)
+    assert made.train_x.shape == (30, 3)
+    assert made.test_x.shape == (20, 3)
+    assert load_features(replace(config, backbone="none")).train_x.shape == (30, 6)
+    with pytest.raises(ValueError, match="holds features, not images"):
+        load_features(replace(config, backbone="own"), module=Counting())
+
+
+@pytest.mark.parametrize(
+    ("components", "words"),
+    [(0, "components: got 0"), (109, "components: got 109, .* between 1 and 108")],
+)
+def test_impossible_numbers_of_components_are_refused(components, words):
+    with pytest.raises(ValueError, match=words):
+        features_of(IMAGES, FeatureConfig(components=components))
+
+
+def test_no_number_of_components_keeps_all():
+    pca = features_of(IMAGES, FeatureConfig(components=None))
+    none = features_of(IMAGES, FeatureConfig(backbone="none"))
+    assert pca.train_x.shape == none.train_x.shape
+    products = none.train_x @ none.train_x.T  # which a rotation keeps
+    torch.testing.assert_close(pca.train_x @ pca.train_x.T, products, atol=1e-3, rtol=1e-3)
+    deep = features_of(IMAGES, replace(OWN, components=None), module=Counting(), progress=False)
+    assert deep.train_x.shape[1] == 7
+
+
+def test_a_second_call_reads_the_cache_and_the_module_rests():
+    module = Counting()
+    first = features_of(IMAGES, OWN, module=module, progress=False)
+    assert module.seen == 60
+    second = features_of(IMAGES, replace(OWN, components=2), module=module, progress=False)
+    third = features_of(IMAGES, OWN, module=module, progress=False)
+    assert module.seen == 60
+    assert second.train_x.shape[1] == 2
+    assert torch.equal(first.train_x, third.train_x)
+    assert torch.equal(first.test_x, third.test_x)
+
+
+def test_the_cache_tells_apart_data_weights_names_and_sizes(home):
+    features_of(IMAGES, OWN, module=Counting(), progress=False)
+    features_of(IMAGES, OWN, module=Counting(seed=1), progress=False)
+    features_of(IMAGES, replace(OWN, backbone="other"), module=Counting(), progress=False)
+    features_of(replace(IMAGES, version="2"), OWN, module=Counting(), progress=False)
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    for size in (6, 8):
+        features_of(IMAGES, replace(OWN, image_size=size), module=pooled, progress=False)
+    assert len(list((home / "features").iterdir())) == 6
+
+
+def test_without_the_cache_nothing_is_read_or_written(home):
+    module = Counting()
+    for _ in range(2):
+        features_of(IMAGES, OWN, module=module, progress=False, cache=False)
+    assert module.seen == 120
+    assert not (home / "features").exists()
+
+
+def damaged(content):
+    flipped = bytearray(content)
+    flipped[-5] ^= 0xFF
+    return {
+        "truncated": content[: len(content) // 2],
+        "empty": b"",
+        "flipped": bytes(flipped),
+        "something else": b"hello, I am not safetensors at all",
+    }
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "something else"])
+def test_a_damaged_cache_is_reported_and_computed_anew(home, caplog, damage):
+    module = Counting()
+    first = features_of(IMAGES, OWN, module=module, progress=False)
+    (path,) = (home / "features").iterdir()
+    path.write_bytes(damaged(path.read_bytes())[damage])
+    with caplog.at_level(logging.WARNING):
+        second = features_of(IMAGES, OWN, module=module, progress=False)
+    assert "damaged and will be computed anew" in caplog.text
+    assert module.seen == 120
+    assert torch.equal(first.train_x, second.train_x)
+    features_of(IMAGES, OWN, module=module, progress=False)
+    assert module.seen == 120
+
+
+def test_a_full_disk_does_not_lose_the_features(home, caplog, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(features_module, "write_tensors", full)
+    with caplog.at_level(logging.WARNING):
+        made = features_of(IMAGES, OWN, module=Counting(), progress=False)
+    assert "cannot be cached" in caplog.text
+    assert "No space left" in caplog.text
+    assert len(made.train_x) == len(IMAGES.train_y)
+
+
+def test_a_home_that_cannot_be_written_does_not_lose_the_features(home, caplog):
+    home.write_text("a file where a folder should be")
+    with caplog.at_level(logging.WARNING):
+        made = features_of(IMAGES, OWN, module=Counting(), progress=False)
+    assert "cannot be cached" in caplog.text
+    assert made.train_x.isfinite().all()
