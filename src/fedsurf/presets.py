@@ -19,11 +19,13 @@ class Preset:
 
 
 _DESCENDING = SurfConfig(
-    steps=1500,
-    learning_rate=2e-3,
-    final_learning_rate=2e-5,
+    steps=2000,
+    learning_rate=1e-3,
+    final_learning_rate=1e-4,
     dual_rate=0.1,
-    descent=DescentConfig(epsilon=0.1),
+    descent=DescentConfig(epsilon=0.1, norm="root-mean-square"),
+    validate_every=100,
+    validation_tasks=30,
 )
 
 _DEMO = ExperimentConfig(

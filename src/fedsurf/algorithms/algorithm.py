@@ -59,7 +59,7 @@ class Start:
     """Where all methods start: W_0 ~ N(mean, deviation²), independent for every agent and weight."""
 
     mean: float = 0.0
-    deviation: float = 0.1
+    deviation: float = 1.0
 
     def draw(
         self,

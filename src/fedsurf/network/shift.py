@@ -8,7 +8,7 @@ from torch import Tensor
 
 Shift = Literal["adjacency", "metropolis", "laplacian"]
 
-SPARSE_ABOVE = 500
+SPARSE_ABOVE = 64
 """Above this number of nodes an operator with few links is stored sparsely."""
 
 

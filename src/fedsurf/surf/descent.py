@@ -13,6 +13,7 @@ from fedsurf.models import Model
 from fedsurf.tasks.examples import Examples
 
 GradientOf = Literal["stacked", "average"]
+Norm = Literal["frobenius", "root-mean-square"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class DescentConfig:
     """stacked: the norm of all agents' local gradients, each at its own weights (the paper's);
     average: the norm of the gradient of f at the network's average weights, which sees whether
     the federation as a whole descends, not whether each agent fits its own data."""
+    norm: Norm = "frobenius"
+    """frobenius: the norm of the rows (1/n) ∇f_i(w_i) (the paper's), which shrinks with the square
+    root of the number of agents, and the multipliers' steps with it; root-mean-square: that of an
+    agent's gradient, so that one dual rate serves networks of any size. Only for stacked."""
     gradient_examples: Literal["mini-batch", "all"] = "mini-batch"
     """The examples on which gradients are taken: a fresh mini-batch for each layer (the paper's
     stochastic gradients), or all training examples of every agent."""
@@ -38,21 +43,24 @@ def gradient_norm(
     examples: Examples,
     share: Tensor,
     gradient_of: GradientOf = "stacked",
+    norm: Norm = "frobenius",
 ) -> Tensor:
-    """Return ‖∇f(W)‖, Frobenius, a scalar.
+    """Return ‖∇f(W)‖, a scalar.
 
     f(W) = Σ_i a_i f_i(w_i) with the agents' shares a_i (1/n in the paper), so row i of the stacked
-    gradient is a_i ∇f_i(w_i). `weights` are the agents' rows, `[agents, parameters]`.
+    gradient is a_i ∇f_i(w_i), and its Frobenius norm √(Σ_i a_i² ‖∇f_i(w_i)‖²); the root mean square
+    is √(Σ_i a_i ‖∇f_i(w_i)‖²). `weights` are the agents' rows, `[agents, parameters]`.
     """
     if gradient_of == "stacked":
-        gradient = share[:, None] * model.gradient(weights, examples)
+        scale = {"frobenius": share, "root-mean-square": share.sqrt()}[norm]
+        gradient = scale[:, None] * model.gradient(weights, examples)
     elif gradient_of == "average":
         average = (share @ weights).expand_as(weights)
         gradient = share @ model.gradient(average, examples)
     else:
         raise ValueError(f"gradient_of: got {gradient_of!r}, but it must be 'stacked' or 'average'")
-    norm: Tensor = torch.linalg.vector_norm(gradient)  # its derivative at 0 is 0, not NaN
-    return norm
+    length: Tensor = torch.linalg.vector_norm(gradient)  # its derivative at 0 is 0, not NaN
+    return length
 
 
 def slack(norms: Tensor, epsilon: float) -> Tensor:

@@ -38,7 +38,9 @@ def unroll(
         if descent.gradient_examples == "mini-batch":
             examples = examples.draw(gradient_batch_size, gradients)
         rows = network.agent_rows(state.weights)
-        return gradient_norm(optimizer.model, rows, examples, share, descent.gradient_of)
+        return gradient_norm(
+            optimizer.model, rows, examples, share, descent.gradient_of, descent.norm
+        )
 
     network.reset(talk)
     state = optimizer.init(task, network, run)

@@ -34,7 +34,7 @@ class UDGDConfig:
     """The perceptron's non-linearity σ."""
     initial_mean: float = 0.0
     """Mean μ0 of the initial weights."""
-    initial_deviation: float = 0.1
+    initial_deviation: float = 1.0
     """Standard deviation σ0 of the initial weights."""
 
 

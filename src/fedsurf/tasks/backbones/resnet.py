@@ -36,7 +36,7 @@ def resnet18(image_size: int) -> Backbone:
     except (ImportError, RuntimeError) as error:  # a build for another torch raises RuntimeError
         raise MissingBackboneError(
             f"backbone: resnet18 needs torchvision, which cannot be imported ({error}); get it "
-            "with: pip install 'fedsurf[vision]'"
+            "with: pip install 'fedsurf[torchvision]'"
         ) from error
     weights = models.ResNet18_Weights.IMAGENET1K_V1
     with torch.random.fork_rng(devices=[]):  # its first weights are random, and thrown away
