@@ -51,8 +51,13 @@ def gradient_norm(
     gradient is a_i ∇f_i(w_i), and its Frobenius norm √(Σ_i a_i² ‖∇f_i(w_i)‖²); the root mean square
     is √(Σ_i a_i ‖∇f_i(w_i)‖²). `weights` are the agents' rows, `[agents, parameters]`.
     """
+    if norm != "frobenius" and (norm != "root-mean-square" or gradient_of == "average"):
+        raise ValueError(
+            f"norm: got {norm!r} with gradient_of {gradient_of!r}, but it must be 'frobenius', "
+            "or 'root-mean-square' with 'stacked'"
+        )
     if gradient_of == "stacked":
-        scale = {"frobenius": share, "root-mean-square": share.sqrt()}[norm]
+        scale = share if norm == "frobenius" else share.sqrt()
         gradient = scale[:, None] * model.gradient(weights, examples)
     elif gradient_of == "average":
         average = (share @ weights).expand_as(weights)

@@ -6,6 +6,7 @@ Each step draws one task, unrolls the optimizer on its training examples, takes 
 layer on its test examples, and updates θ by Adam and λ by projected ascent, at the same time.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -125,16 +126,16 @@ class ValidationRecord:
 
 
 class DivergedError(ArithmeticError):
-    """Meta-training met a loss that is no number."""
+    """Meta-training met a loss or a gradient that is no number."""
 
 
 class _Problem(cooper.ConstrainedMinimizationProblem):
     """The constrained problem (SURF) as cooper sees it."""
 
-    def __init__(self, layers: int, *, constrained: bool) -> None:
+    def __init__(self, layers: int, dtype: torch.dtype, *, constrained: bool) -> None:
         super().__init__()
         self.constrained = constrained
-        self.multiplier = cooper.multipliers.DenseMultiplier(num_constraints=layers)
+        self.multiplier = cooper.multipliers.DenseMultiplier(num_constraints=layers, dtype=dtype)
         self.descending = cooper.Constraint(
             constraint_type=cooper.ConstraintType.INEQUALITY,
             formulation_type=cooper.formulations.Lagrangian,
@@ -182,7 +183,11 @@ class MetaTraining:
         self.optimizer, self.tasks, self.network = optimizer, tasks, network
         self.config, self.seed = config, seed
         self.step_count = 0
-        self._problem = _Problem(optimizer.steps, constrained=config.descent.constrained)
+        self._problem = _Problem(
+            optimizer.steps,
+            next(optimizer.parameters()).dtype,
+            constrained=config.descent.constrained,
+        )
         self._adam = torch.optim.Adam(optimizer.parameters(), lr=config.learning_rate, fused=True)
         ascent = torch.optim.SGD(
             self._problem.dual_parameters(), lr=config.dual_rate, maximize=True
@@ -204,7 +209,7 @@ class MetaTraining:
         weights, slacks = self.unroll(task, "train", number)
         test = task.test
         if config.loss_examples is not None:
-            test = test.draw(config.loss_examples, choice)
+            test = test.draw(config.loss_examples, choice, "loss_examples")
         share = task.agent_weights(config.weighting)
         loss = share @ self.optimizer.model.loss(weights, test)
         if not loss.isfinite():
@@ -259,6 +264,12 @@ class MetaTraining:
             slacks.append(slack_values)
         loss, accuracy, pooled = torch.stack(rows).mean(0).tolist()
         stacked = torch.stack(slacks)
+        if not (math.isfinite(loss) and stacked.isfinite().all()):
+            # A comparison with NaN is always false: such a record could pass for the best.
+            raise DivergedError(
+                f"meta-training diverged: the validation after step {self.step_count} has the loss "
+                f"{loss}; try a smaller learning_rate than {self.config.learning_rate}"
+            )
         return ValidationRecord(
             self.step_count,
             loss,

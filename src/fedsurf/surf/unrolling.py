@@ -36,7 +36,7 @@ def unroll(
     def norm(state: State) -> Tensor:
         examples = task.train
         if descent.gradient_examples == "mini-batch":
-            examples = examples.draw(gradient_batch_size, gradients)
+            examples = examples.draw(gradient_batch_size, gradients, "gradient_batch_size")
         rows = network.agent_rows(state.weights)
         return gradient_norm(
             optimizer.model, rows, examples, share, descent.gradient_of, descent.norm

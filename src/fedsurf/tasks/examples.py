@@ -49,15 +49,18 @@ class Examples:
             return values.mean(1)
         return torch.where(self.mask, values, 0).sum(1) / self.mask.sum(1)
 
-    def draw(self, size: int, generator: torch.Generator) -> "Examples":
+    def draw(
+        self, size: int, generator: torch.Generator, argument: str = "batch_size"
+    ) -> "Examples":
         """Draw a mini-batch at every agent: `size` of its examples, uniformly without replacement.
 
-        Each agent draws its own; the result has no padding.
+        Each agent draws its own; the result has no padding. `argument` is what an error calls the
+        size.
         """
         smallest = int(self.counts.min())
         if not 1 <= size <= smallest:
             raise ValueError(
-                f"batch_size: got {size}, but it must be between 1 and {smallest}, "
+                f"{argument}: got {size}, but it must be between 1 and {smallest}, "
                 "the number of examples of the agent with the fewest"
             )
         keys = torch.rand(self.y.shape, generator=generator)
