@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.network import GraphConfig, make_graph, shift_operator
+from fedsurf.network.shift import SPARSE_ABOVE
 
 SHIFTS = ["adjacency", "metropolis", "laplacian"]
 graphs = st.builds(
@@ -65,10 +66,10 @@ def test_the_laplacian_of_a_bipartite_graph_reaches_2():
 
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_large_operators_of_few_links_are_sparse_and_equal_to_dense_ones(shift):
-    graph = nx.cycle_graph(501)
+    graph = nx.cycle_graph(SPARSE_ABOVE + 1)
     operator = shift_operator(graph, shift)
     assert operator.is_sparse
-    expected = torch.zeros(501, 501).double()
+    expected = torch.zeros(len(graph), len(graph)).double()
     for i in graph:
         for j in (i, *graph.neighbors(i)):
             expected[i, j] = naive.shift_entry(graph.subgraph(_around(graph, i)), i, j, shift)
@@ -82,8 +83,8 @@ def _around(graph, node):
 
 
 def test_small_operators_and_those_of_many_links_are_dense():
-    assert not shift_operator(nx.cycle_graph(500)).is_sparse
-    assert not shift_operator(nx.complete_graph(501)).is_sparse
+    assert not shift_operator(nx.cycle_graph(SPARSE_ABOVE)).is_sparse
+    assert not shift_operator(nx.complete_graph(SPARSE_ABOVE + 1)).is_sparse
 
 
 def test_an_unknown_shift_is_refused():

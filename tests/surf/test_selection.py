@@ -1,0 +1,48 @@
+"""Which validation is the best."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedsurf.surf import ValidationRecord
+from fedsurf.surf.selection import FEASIBLE, LEAST_VIOLATION, LOWEST_LOSS, choose
+
+
+def record(step, loss, slack, error=0.1):
+    return ValidationRecord(step, loss, 0.5, 0.5, [-1.0, slack], [0.1, error], [0.0, 0.0])
+
+
+def test_constraints_hold_within_two_standard_errors():
+    assert record(1, 1.0, -0.5).feasible
+    assert record(1, 1.0, 0.2, 0.1).feasible
+    assert not record(1, 1.0, 0.21, 0.1).feasible
+    assert not record(1, 1.0, 0.001, 0.0).feasible
+    assert not replace(record(1, 1.0, 0.0), slack=[float("nan"), 0.0]).feasible
+
+
+def test_the_violation_is_the_largest_slack_above_0():
+    assert record(1, 1.0, 0.7).violation == 0.7
+    assert record(1, 1.0, -0.7).violation == 0.0
+    assert ValidationRecord(1, 1.0, 0.5, 0.5, [0.3], [0.1], [0.0]).violation == 0.3
+
+
+def test_without_constraints_the_lowest_loss_wins():
+    records = [record(1, 0.5, -1.0), record(2, 0.3, 9.0), record(3, 0.4, -1.0)]
+    assert choose(records, constrained=False) == (records[1], LOWEST_LOSS)
+
+
+def test_with_constraints_the_lowest_loss_among_the_feasible_wins():
+    records = [record(1, 0.5, -1.0), record(2, 0.3, 9.0), record(3, 0.4, 0.1)]
+    assert choose(records, constrained=True) == (records[2], FEASIBLE)
+
+
+def test_while_nothing_is_feasible_the_smallest_violation_wins():
+    records = [record(1, 0.1, 5.0), record(2, 0.9, 2.0), record(3, 0.2, 3.0)]
+    assert choose(records, constrained=True) == (records[1], LEAST_VIOLATION)
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+def test_of_equals_the_earlier_wins(constrained):
+    records = [record(1, 0.5, -1.0), record(2, 0.5, -1.0)]
+    chosen, _ = choose(records, constrained=constrained)
+    assert chosen is records[0]
