@@ -12,9 +12,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""What safetensors calls the types."""
 
 
 class CheckpointError(ValueError):
@@ -72,16 +85,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write tensors with JSON metadata as safetensors, whole or not at all."""
     plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save_file(plain, temporary, {"format": "fedsurf", "fedsurf": json.dumps(metadata)})
+        # One key only: safetensors writes several in random order, and equal files should be equal.
+        save_file(plain, temporary, {"fedsurf": json.dumps(metadata)})
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Read the metadata that `write_tensors` wrote, without reading the tensors."""
     with _opened(path) as file:
         stored = file.metadata() or {}
-    if stored.get("format") != "fedsurf":
+    if "fedsurf" not in stored:
         raise CheckpointError(f"{path}: a safetensors file, but not one that fedsurf wrote")
-    metadata: dict[str, Any] = json.loads(stored["fedsurf"])
+    try:
+        metadata: dict[str, Any] = json.loads(stored["fedsurf"])
+    except ValueError as error:
+        raise CheckpointError(f"{path}: damaged, its metadata cannot be read ({error})") from error
     return metadata
 
 
@@ -99,7 +116,13 @@ def read_tensors(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
                 f"{path}: lacks the tensors {missing[:3]} and has the unknown ones {surplus[:3]}"
             )
         for name, tensor in into.items():
-            shape = file.get_slice(name).get_shape()
+            stored = file.get_slice(name)
+            shape, dtype = stored.get_shape(), _DTYPES.get(stored.get_dtype())
+            if dtype != tensor.dtype:
+                raise CheckpointError(
+                    f"{path}: {name} is {dtype or stored.get_dtype()}, "
+                    f"but {tensor.dtype} was expected"
+                )
             if shape != list(tensor.shape):
                 raise CheckpointError(
                     f"{path}: {name} has shape {shape}, but {list(tensor.shape)} was expected"
