@@ -51,12 +51,22 @@ def _value(hint: Any, content: Any, where: str) -> Any:
         (hint,) = (option for option in typing.get_args(hint) if option is not type(None))
         return _value(hint, content, where)
     if typing.get_origin(hint) is tuple:
+        if not isinstance(content, list):
+            raise ValueError(f"{where}: got {content!r}, but it must be a list")
         return tuple(_value(typing.get_args(hint)[0], item, where) for item in content)
+    if typing.get_origin(hint) is typing.Literal:
+        options = typing.get_args(hint)
+        if content not in options:
+            raise ValueError(
+                f"{where}: got {content!r}, but it must be {' or '.join(map(repr, options))}"
+            )
+        return content
     if hint is Path:
+        if not isinstance(content, str):
+            raise ValueError(f"{where}: got {content!r}, but it must be a path")
         return Path(content)
     if hint is float and isinstance(content, int) and not isinstance(content, bool):
         return float(content)
-    expected = type(typing.get_args(hint)[0]) if typing.get_origin(hint) is typing.Literal else hint
-    if type(content) is not expected:
-        raise ValueError(f"{where}: got {content!r}, but it must be {expected.__name__}")
+    if type(content) is not hint:
+        raise ValueError(f"{where}: got {content!r}, but it must be {hint.__name__}")
     return content
