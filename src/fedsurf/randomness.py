@@ -5,6 +5,7 @@ bits, nothing touches a global generator, and an interrupted run resumes by know
 """
 
 import hashlib
+import operator
 
 import numpy as np
 import torch
@@ -20,11 +21,18 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
     *path : str or int
         What the randomness is for, e.g. `"task", 17`. Different paths are independent.
     """
-    key = "/".join([str(int(seed)), *(f"{type(part).__name__}:{part}" for part in path)])
+    key = "/".join([str(int(seed)), *(_key(part) for part in path)])
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     fresh = torch.Generator()
     fresh.manual_seed(int.from_bytes(digest, "little") >> 1)
     return fresh
+
+
+def _key(part: str | int) -> str:
+    """Name a part such that different paths never have the same key."""
+    if isinstance(part, str):
+        return "str:" + part.replace("\\", "\\\\").replace("/", "\\/")
+    return f"int:{operator.index(part)}"
 
 
 def numpy_generator(source: torch.Generator) -> np.random.Generator:
