@@ -8,6 +8,7 @@ import pytest
 import torch
 from drawn import real_examples
 from drawn import task as draw_task
+from recording import Recording
 
 from fedsurf.algorithms import DGD
 from fedsurf.models import SoftmaxHead
@@ -15,22 +16,6 @@ from fedsurf.network import Network, StarNetwork
 from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig
 from fedsurf.surf.unrolling import unroll
-
-
-class Recording:
-    """An algorithm that keeps all its states."""
-
-    def __init__(self, inner):
-        self.inner, self.model, self.name = inner, inner.model, inner.name
-        self.states = []
-
-    def init(self, *arguments):
-        self.states.append(self.inner.init(*arguments))
-        return self.states[-1]
-
-    def step(self, *arguments):
-        self.states.append(self.inner.step(*arguments))
-        return self.states[-1]
 
 
 def naive_norm(rows, examples, shares):
