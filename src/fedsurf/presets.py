@@ -21,8 +21,9 @@ class Preset:
 _DESCENDING = SurfConfig(
     steps=2000,
     learning_rate=1e-3,
-    final_learning_rate=1e-4,
+    final_learning_rate=1e-5,
     dual_rate=0.1,
+    penalty=2.0,
     descent=DescentConfig(epsilon=0.1, norm="root-mean-square"),
     validate_every=100,
     validation_tasks=30,

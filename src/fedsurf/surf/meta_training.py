@@ -75,6 +75,10 @@ class SurfConfig:
     """If given, the learning rate falls to this along half a cosine; otherwise it stays."""
     dual_rate: float = 1e-2
     """The multipliers' learning rate μ_λ."""
+    penalty: float = 0.0
+    """Coefficient c of the augmented Lagrangian, which adds c/2 · (violation)² for each violated
+    constraint. 0 is the paper's plain Lagrangian, whose multipliers and layers swing around the
+    solution; the penalty damps that, so that the constraints hold when meta-training ends."""
     descent: DescentConfig = field(default_factory=DescentConfig)
     """The descending constraints."""
     gradient_batch_size: int = 10
@@ -132,14 +136,23 @@ class DivergedError(ArithmeticError):
 class _Problem(cooper.ConstrainedMinimizationProblem):
     """The constrained problem (SURF) as cooper sees it."""
 
-    def __init__(self, layers: int, dtype: torch.dtype, *, constrained: bool) -> None:
+    def __init__(
+        self, layers: int, dtype: torch.dtype, *, constrained: bool, penalty: float
+    ) -> None:
         super().__init__()
         self.constrained = constrained
+        formulation, coefficient = cooper.formulations.Lagrangian, None
+        if penalty:
+            formulation = cooper.formulations.AugmentedLagrangian
+            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(
+                torch.tensor(penalty, dtype=dtype)
+            )
         self.multiplier = cooper.multipliers.DenseMultiplier(num_constraints=layers, dtype=dtype)
         self.descending = cooper.Constraint(
             constraint_type=cooper.ConstraintType.INEQUALITY,
-            formulation_type=cooper.formulations.Lagrangian,
+            formulation_type=formulation,
             multiplier=self.multiplier,
+            penalty_coefficient=coefficient,
         )
 
     def compute_cmp_state(self, loss: Tensor, slacks: Tensor) -> cooper.CMPState:
@@ -183,10 +196,13 @@ class MetaTraining:
         self.optimizer, self.tasks, self.network = optimizer, tasks, network
         self.config, self.seed = config, seed
         self.step_count = 0
+        if config.penalty < 0:
+            raise ValueError(f"penalty: got {config.penalty}, but it must be at least 0")
         self._problem = _Problem(
             optimizer.steps,
             next(optimizer.parameters()).dtype,
             constrained=config.descent.constrained,
+            penalty=config.penalty,
         )
         self._adam = torch.optim.Adam(optimizer.parameters(), lr=config.learning_rate, fused=True)
         ascent = torch.optim.SGD(
