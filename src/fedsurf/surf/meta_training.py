@@ -141,7 +141,8 @@ class _Problem(cooper.ConstrainedMinimizationProblem):
     ) -> None:
         super().__init__()
         self.constrained = constrained
-        formulation, coefficient = cooper.formulations.Lagrangian, None
+        formulation: type[cooper.formulations.Formulation] = cooper.formulations.Lagrangian
+        coefficient = None
         if penalty:
             formulation = cooper.formulations.AugmentedLagrangian
             coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(
