@@ -135,10 +135,13 @@ class Experiment:
         """
         folder = RunFolder(path)
         stored = to_dict(self.config)
-        if path.exists() and any(path.iterdir()):
+        if folder.is_new():
+            folder.write_config(stored)
+        else:
             self._check_resumable(folder, resume=resume)
-        folder.write_config(stored)
+        folder.remove_leftovers()
         surf = self.config.surf
+        self.__dict__.pop("optimizer", None)  # start from θ as drawn, whatever was trained before
         training = MetaTraining(
             self.optimizer, self.tasks, self.network, surf, seed=self.config.seed
         )
@@ -174,7 +177,7 @@ class Experiment:
                 f"{folder.path}: there is something in this folder already; "
                 "resume the run, or choose another folder"
             )
-        stored = from_dict(ExperimentConfig, folder.read_config())
+        stored = _read_config(folder)
         if stored != self.config:
             raise ValueError(
                 f"{folder.path}: holds a run with another configuration, "
@@ -185,14 +188,19 @@ class Experiment:
     def load(path: Path, features: Features | None = None) -> "Experiment":
         """Load a run: its experiment, with the best meta-trained parameters in the optimizer."""
         folder = RunFolder(path)
-        try:
-            config = from_dict(ExperimentConfig, folder.read_config())
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {error}") from error
+        config = _read_config(folder)
         folder.best_metadata()
         experiment = Experiment(config, features)
         folder.read_best(experiment.optimizer)
         return experiment
+
+
+def _read_config(folder: RunFolder) -> ExperimentConfig:
+    content = folder.read_config()
+    try:
+        return from_dict(ExperimentConfig, content)
+    except ValueError as error:
+        raise CheckpointError(f"{folder.path}: {error}") from error
 
 
 def _differences(left: Any, right: Any, where: str = "") -> list[str]:

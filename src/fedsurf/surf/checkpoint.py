@@ -21,6 +21,7 @@ from fedsurf.files import (
     read_json,
     read_metadata,
     read_tensors,
+    replacing,
     write_json,
     write_tensors,
 )
@@ -46,6 +47,18 @@ class RunFolder:
     def best(self) -> Path:
         """Where the best optimizer is."""
         return self.path / "best.safetensors"
+
+    def is_new(self) -> bool:
+        """Whether the folder holds nothing yet, or only what a run left that was killed at once."""
+        return not self.path.is_dir() or set(self.path.iterdir()) == set(self._leftovers())
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed run was writing or about to remove: it can be as large as a state."""
+        for leftover in [*self._leftovers(), *self._states()[:-1]]:
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Store the resolved configuration."""
@@ -113,12 +126,16 @@ class RunFolder:
             )
             for record in records
         ]
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "log.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with replacing(self.path / "log.jsonl") as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def has_state(self) -> bool:
         """Whether there is a state to resume from."""
         return bool(self._states())
+
+    def _leftovers(self) -> list[Path]:
+        names = ("config.json", "log.jsonl", "best.safetensors", "state-????????")
+        return [leftover for name in names for leftover in self.path.glob(f".{name}.*")]
 
     def _states(self) -> list[Path]:
         return sorted(p for p in self.path.glob("state-????????") if p.is_dir())
