@@ -1,0 +1,318 @@
+"""Whole experiments: run folders, resuming to the same bits, and what is refused."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from experiments import CONFIG, features
+from killed import contents
+
+from fedsurf.experiment import Experiment, ExperimentConfig
+from fedsurf.files import CheckpointError, read_metadata
+from fedsurf.network import GraphConfig, NetworkConfig
+from fedsurf.randomness import generator
+from fedsurf.surf import DescentConfig
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Diary:
+    """Writes down what it is told."""
+
+    def __init__(self):
+        self.starts, self.steps, self.validations = [], [], []
+
+    def on_start(self, done, total):
+        self.starts.append((done, total))
+
+    def on_step(self, record):
+        self.steps.append(record)
+
+    def on_validation(self, record, best_by):
+        self.validations.append((record, best_by))
+
+
+class Stop(Exception):  # noqa: N818 - it is no error
+    pass
+
+
+class StopAfter(Diary):
+    """Ends a run by an exception after a step."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.last = step
+
+    def on_step(self, record):
+        super().on_step(record)
+        if record.step == self.last:
+            raise Stop
+
+
+@pytest.fixture(scope="module")
+def data():
+    return features()
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run in one go, with what its observer saw."""
+    path, diary = tmp_path_factory.mktemp("runs") / "whole", Diary()
+    best = Experiment(CONFIG, data).train(path, observers=[diary])
+    return path, diary, best
+
+
+def test_a_run_folder_holds_configuration_log_best_and_state(whole):
+    path, diary, best = whole
+    assert sorted(file.name for file in path.iterdir()) == [
+        "best.safetensors", "config.json", "log.jsonl", "state-00000010",
+    ]  # fmt: skip
+    log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [3, 6, 9, 10]
+    assert [line["best_by"] for line in log] == [rule for _, rule in diary.validations]
+    assert [line["loss"] for line in log] == [record.loss for record, _ in diary.validations]
+    chosen = [line for line in log if line["best_by"]][-1]
+    assert best["validation"]["step"] == chosen["step"]
+    assert best["rule"] == chosen["best_by"]
+    assert best == read_metadata(path / "best.safetensors")
+    stored = json.loads((path / "config.json").read_text())
+    assert stored["seed"] == 3
+    assert stored["network"]["reporting"] == 2
+
+
+def test_observers_are_told_of_every_step_and_validation(whole):
+    _, diary, _ = whole
+    assert diary.starts == [(0, 10)]
+    assert [record.step for record in diary.steps] == list(range(1, 11))
+    assert [record.step for record, _ in diary.validations] == [3, 6, 9, 10]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(whole, data, tmp_path):
+    path, _, _ = whole
+    Experiment(CONFIG, data).train(tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(path)
+    Experiment(replace(CONFIG, seed=4), data).train(tmp_path / "other")
+    assert contents(tmp_path / "other")["best.safetensors"] != contents(path)["best.safetensors"]
+
+
+def test_training_one_experiment_twice_starts_anew_each_time(whole, data, tmp_path):
+    experiment = Experiment(CONFIG, data)
+    for name in ("one", "two"):
+        experiment.train(tmp_path / name)
+        assert contents(tmp_path / name) == contents(whole[0])
+
+
+def test_no_global_generator_is_touched(data, tmp_path):
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    experiment = Experiment(replace(CONFIG, network=NetworkConfig(GraphConfig("regular"))), data)
+    experiment.train(tmp_path / "run")
+    experiment.test_tasks(2)
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    assert (np.random.get_state()[1] == numpy_before).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("last", [1, 3, 4, 6, 9, 10])
+def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, data, tmp_path, last):
+    with pytest.raises(Stop):
+        Experiment(CONFIG, data).train(tmp_path / "run", observers=[StopAfter(last)])
+    diary = Diary()
+    best = Experiment(CONFIG, data).train(tmp_path / "run", resume=True, observers=[diary])
+    assert diary.starts == [((last - 1) // 3 * 3, 10)]
+    assert contents(tmp_path / "run") == contents(whole[0])
+    assert best == whole[2]
+
+
+def test_a_process_that_was_killed_resumes_to_the_same_bytes(whole, tmp_path):
+    command = [sys.executable, HERE / "experiments.py", tmp_path / "run"]
+    with subprocess.Popen([*command, "8"], stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "run" / "state-00000006").is_dir()
+    assert contents(tmp_path / "run") != contents(whole[0])
+    subprocess.run([*command, "0"], check=True, env=ENVIRONMENT)
+    assert contents(tmp_path / "run") == contents(whole[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
+def test_a_run_that_is_killed_while_it_writes_resumes_to_the_same_bytes(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, HERE / "killed.py", tmp_path],
+        check=True,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    whole, *resumed = [json.loads(line) for line in finished.stdout.splitlines()]
+    assert len(resumed) > 30
+    for run in resumed:
+        assert run["files"] == whole["files"], f"killed at operation {run['point']}"
+
+
+def test_a_finished_run_is_only_read(whole, data):
+    path, _, best = whole
+    times = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    diary = Diary()
+    assert Experiment(CONFIG, data).train(path, resume=True, observers=[diary]) == best
+    assert diary.starts == [(10, 10)]
+    assert diary.steps == []
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == times
+
+
+def test_a_folder_with_something_in_it_is_refused_unless_resuming(whole, data, tmp_path):
+    with pytest.raises(FileExistsError, match=r"whole: there is something in this folder"):
+        Experiment(CONFIG, data).train(whole[0])
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"there is something in this folder"):
+        Experiment(CONFIG, data).train(tmp_path)
+    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+        Experiment(CONFIG, data).train(tmp_path, resume=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_empty_folder_is_as_good_as_none(whole, data, tmp_path, resume):
+    Experiment(CONFIG, data).train(tmp_path, resume=resume)
+    assert contents(tmp_path) == contents(whole[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 4}, r"differs in seed \(3 there, 4 here\)"),
+        ({"surf": replace(CONFIG.surf, steps=11)}, r"surf\.steps \(10 there, 11 here\)"),
+        (
+            {"surf": replace(CONFIG.surf, descent=DescentConfig(epsilon=0.5))},
+            r"surf\.descent\.epsilon \(0\.01 there, 0\.5 here\)",
+        ),
+        (
+            {"network": NetworkConfig()},
+            r"network\.graph\.kind .*, network\.reporting \(2 there, None",
+        ),
+    ],
+)
+def test_resuming_with_another_configuration_names_what_differs(whole, data, change, message):
+    before = contents(whole[0])
+    with pytest.raises(ValueError, match=rf"whole: holds a run with another .*{message}"):
+        Experiment(replace(CONFIG, **change), data).train(whole[0], resume=True)
+    assert contents(whole[0]) == before
+
+
+def test_a_loaded_run_has_the_best_parameters_and_its_configuration(whole, data):
+    loaded = Experiment.load(whole[0], data)
+    assert loaded.config == CONFIG
+    trained = Experiment(CONFIG, data)
+    trained.train(whole[0], resume=True)
+    untrained = Experiment(CONFIG, data).optimizer
+    for found, best, drawn in zip(
+        loaded.optimizer.parameters(),
+        trained.optimizer.parameters(),
+        untrained.parameters(),
+        strict=True,
+    ):
+        assert torch.equal(found, best)
+        assert not torch.equal(found, drawn)
+
+
+def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere: there is no such run folder"):
+        Experiment.load(tmp_path / "nowhere", data)
+    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+        Experiment.load(tmp_path, data)
+
+    def spoilt(name, spoil):
+        copy = tmp_path / name
+        shutil.copytree(whole[0], copy)
+        spoil(copy)
+        return copy
+
+    def change_config(**changes):
+        def change(folder):
+            content = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**content, **changes}))
+
+        return change
+
+    def truncate(name):
+        return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
+
+    no_best = spoilt("no-best", lambda folder: (folder / "best.safetensors").unlink())
+    with pytest.raises(CheckpointError, match=r"no-best/best\.safetensors: there is no such file"):
+        Experiment.load(no_best, data)
+    half_best = spoilt("half-best", truncate("best.safetensors"))
+    with pytest.raises(CheckpointError, match=r"half-best/best\.safetensors: truncated"):
+        Experiment.load(half_best, data)
+    half_config = spoilt("half-config", truncate("config.json"))
+    with pytest.raises(CheckpointError, match=r"half-config/config\.json: damaged"):
+        Experiment.load(half_config, data)
+    newer = spoilt("newer", change_config(format=2))
+    with pytest.raises(CheckpointError, match=r"newer/config\.json: not the configuration"):
+        Experiment.load(newer, data)
+    unknown = spoilt("unknown", change_config(colour="red"))
+    for act in (
+        lambda: Experiment.load(unknown, data),
+        lambda: Experiment(CONFIG, data).train(unknown, resume=True),
+    ):
+        with pytest.raises(CheckpointError, match=r"unknown: configuration: .*\['colour'\]"):
+            act()
+    other = {
+        "optimizer": {
+            **json.loads((whole[0] / "config.json").read_text())["optimizer"],
+            "layers": 3,
+        }
+    }
+    deeper = spoilt("deeper", change_config(**other))
+    with pytest.raises(CheckpointError, match=r"deeper/best\.safetensors: lacks the tensors"):
+        Experiment.load(deeper, data)
+    half_state = spoilt("half-state", truncate("state-00000010/first_moments.safetensors"))
+    with pytest.raises(CheckpointError, match=r"first_moments\.safetensors: truncated"):
+        Experiment(CONFIG, data).train(half_state, resume=True)
+    no_progress = spoilt(
+        "no-progress", lambda folder: (folder / "state-00000010" / "progress.json").unlink()
+    )
+    with pytest.raises(CheckpointError, match=r"progress\.json: there is no such file"):
+        Experiment(CONFIG, data).train(no_progress, resume=True)
+
+
+def test_tasks_for_test_and_tuning_follow_the_seed_and_come_from_their_own_pools(data):
+    experiment = Experiment(CONFIG, data)
+    test, tuning = experiment.test_tasks(3), experiment.tuning_tasks(2)
+    again = Experiment(CONFIG, data).test_tasks(2)
+    for one, two in zip(test[:2], again, strict=True):
+        assert torch.equal(one.train.x, two.train.x)
+        assert torch.equal(one.test.y, two.test.y)
+    assert not torch.equal(test[0].train.x, test[1].train.x)
+
+    def rows(tensor):
+        return {tuple(row) for row in tensor.flatten(0, -2).tolist()}
+
+    train_pool, test_pool = rows(data.train_x), rows(data.test_x)
+    assert all(rows(task.train.x) | rows(task.test.x) <= test_pool for task in test)
+    assert all(rows(task.train.x) | rows(task.test.x) <= train_pool for task in tuning)
+    with pytest.raises(ValueError, match=r"^tasks: got 0"):
+        experiment.test_tasks(0)
+
+
+def test_an_experiment_builds_what_its_configuration_names(data):
+    experiment = Experiment(CONFIG, data)
+    assert experiment.network.reporting == 2
+    assert experiment.network.agents == 4
+    assert (experiment.model.features, experiment.model.classes) == (16, 3)
+    assert experiment.optimizer.steps == 2
+    task = experiment.tasks.train.draw(generator(0))
+    assert (task.agents, task.classes) == (4, 3)
+    default = ExperimentConfig()
+    assert (default.task.agents, default.optimizer.layers, default.surf.tasks) == (100, 10, 600)
