@@ -1,6 +1,6 @@
 """Tiny experiments on scikit-learn's digits. As a script: meta-train one, to be killed from outside.
 
-python experiments.py FOLDER STEP   prints "waiting" after step STEP and sleeps, or runs to the end if 0.
+python experiments.py FOLDER STEP   prints "waiting" after step STEP and sleeps.
 """
 
 import sys

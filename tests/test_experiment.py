@@ -135,15 +135,15 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, data, tmp_path,
     assert best == whole[2]
 
 
-def test_a_process_that_was_killed_resumes_to_the_same_bytes(whole, tmp_path):
-    command = [sys.executable, HERE / "experiments.py", tmp_path / "run"]
-    with subprocess.Popen([*command, "8"], stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+def test_a_process_that_was_killed_resumes_to_the_same_bytes(whole, data, tmp_path):
+    command = [sys.executable, HERE / "experiments.py", tmp_path / "run", "8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
         assert process.stdout.readline() == b"waiting\n"
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert (tmp_path / "run" / "state-00000006").is_dir()
     assert contents(tmp_path / "run") != contents(whole[0])
-    subprocess.run([*command, "0"], check=True, env=ENVIRONMENT)
+    Experiment(CONFIG, data).train(tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == contents(whole[0])
 
 
