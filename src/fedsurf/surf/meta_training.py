@@ -76,9 +76,10 @@ class SurfConfig:
     dual_rate: float = 1e-2
     """The multipliers' learning rate μ_λ."""
     penalty: float = 0.0
-    """Coefficient c of the augmented Lagrangian, which adds c/2 · (violation)² for each violated
-    constraint. 0 is the paper's plain Lagrangian, whose multipliers and layers swing around the
-    solution; the penalty damps that, so that the constraints hold when meta-training ends."""
+    """Coefficient c of the augmented Lagrangian, which adds c/2 · slack² for each constraint with
+    λ + c · slack > 0 and leaves the others out. 0 is the paper's plain Lagrangian, whose multipliers
+    and layers swing around the solution; the penalty damps that, so that the constraints hold when
+    meta-training ends."""
     descent: DescentConfig = field(default_factory=DescentConfig)
     """The descending constraints."""
     gradient_batch_size: int = 10
