@@ -84,8 +84,12 @@ def by_hand(setup, steps):
             for agent, count in enumerate(counts)
         )
         lagrangian = loss
-        if config.descent.constrained:
+        if config.descent.constrained and config.penalty == 0:
             lagrangian = loss + (multipliers * slacks).sum()
+        elif config.descent.constrained:
+            for multiplier, value in zip(multipliers, slacks, strict=True):
+                if multiplier + config.penalty * value > 0:
+                    lagrangian = lagrangian + multiplier * value + config.penalty / 2 * value**2
         slopes = torch.autograd.grad(lagrangian, theta)
         rate = config.learning_rate
         if config.final_learning_rate is not None:
@@ -115,8 +119,21 @@ def by_hand(setup, steps):
         ({"final_learning_rate": 1e-4, "loss_examples": 2}, {}),
         ({"weighting": "examples"}, {"task": replace(TASK, fewest_train_examples=2)}),
         ({"dual_rate": 0.5}, {"network": STAR}),
+        ({"penalty": 3.0}, {}),
+        ({"penalty": 3.0, "descent": DescentConfig(constrained=False)}, {}),
     ],
-    ids=["paper", "unconstrained", "tight", "average", "mean-square", "cosine", "unequal", "star"],
+    ids=[
+        "paper",
+        "unconstrained",
+        "tight",
+        "average",
+        "mean-square",
+        "cosine",
+        "unequal",
+        "star",
+        "augmented",
+        "unused penalty",
+    ],
 )
 def test_a_step_equals_a_projected_primal_dual_step_written_by_hand(surf, others):
     config = replace(SURF, **surf)
@@ -326,6 +343,11 @@ def test_a_validation_of_a_diverged_optimizer_is_an_error_too():
 def test_impossible_settings_are_errors_that_name_the_field(field):
     with pytest.raises(ValueError, match=rf"^{field}: got 0"):
         Setup(replace(SURF, **{field: 0}))
+
+
+def test_a_negative_penalty_is_refused():
+    with pytest.raises(ValueError, match=r"^penalty: got -1"):
+        Setup(replace(SURF, penalty=-1.0))
 
 
 def test_mini_batches_that_are_too_large_are_errors_that_name_the_setting():
