@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedsurf.comparison import Comparison
@@ -62,6 +63,7 @@ def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
         for axis, label in zip(
             axes, ("test loss", "test accuracy (%)", "gradient norm"), strict=True
         ):
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set_xlabel("layer")
             axis.set_ylabel(label)
         axes[0].set_yscale("log")

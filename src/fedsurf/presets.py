@@ -39,7 +39,7 @@ _PAPER = ExperimentConfig(
     surf=SurfConfig(loss_examples=10),
 )
 
-_LONG = replace(_DESCENDING, steps=6000, validate_every=500)
+_LONG = replace(_DESCENDING, steps=4000, validate_every=250)
 
 PRESETS: dict[str, Preset] = {
     "demo": Preset(

@@ -35,6 +35,7 @@ class TerminalProgress:
         )
         self._task = self._bar.add_task("", total=None, numbers="")
         self._accuracy: float | None = None
+        self._rule: str | None = None
 
     def __enter__(self) -> "TerminalProgress":
         self._bar.start()
@@ -71,13 +72,17 @@ class TerminalProgress:
         self._accuracy = record.accuracy
         worst = max(range(len(record.slack)), key=record.slack.__getitem__)
         holding = sum(s <= 2 * e for s, e in zip(record.slack, record.slack_error, strict=True))
+        best = ""
+        if best_by is not None:
+            best = "; best so far" if best_by == self._rule else f"; best so far by {best_by}"
+            self._rule = best_by
         self._console.print(
             f"step {record.step}: validation loss {record.loss:.3f}, "
             f"accuracy {100 * record.accuracy:.1f} % own, {100 * record.pooled_accuracy:.1f} % pooled; "
             f"{holding} of {len(record.slack)} constraints hold, worst slack "
-            f"{record.slack[worst]:+.4f} (layer {worst + 1})"
-            + (f"; best so far by {best_by}" if best_by else ""),
+            f"{record.slack[worst]:+.4f} (layer {worst + 1}){best}",
             highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -52,8 +52,9 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
         "loss",
         "own (%)",
         "pooled (%)",
-        "gradient norm",
+        "‖∇f‖",
         "slack",
+        "± s.e.",
         "holds",
     )
     for heading in headings:
