@@ -39,7 +39,7 @@ _PAPER = ExperimentConfig(
     surf=SurfConfig(loss_examples=10),
 )
 
-_LONG = replace(_DESCENDING, steps=4000, validate_every=250)
+_LONG = replace(_DESCENDING, steps=3000, validate_every=250)
 
 PRESETS: dict[str, Preset] = {
     "demo": Preset(
@@ -47,17 +47,17 @@ PRESETS: dict[str, Preset] = {
         _DEMO,
     ),
     "fashion-mnist": Preset(
-        "Fashion-MNIST, 64 PCA features, 100 agents on a 3-regular graph; under half an hour.",
+        "Fashion-MNIST, 32 PCA features, 100 agents on a 3-regular graph; minutes.",
         replace(
             _DEMO,
-            data=FeatureConfig(source="fashion-mnist", backbone="pca", components=64),
+            data=FeatureConfig(source="fashion-mnist", backbone="pca", components=32),
             surf=_LONG,
         ),
     ),
     "mnist": Preset(
-        "MNIST, 64 PCA features, 100 agents on a 3-regular graph; under half an hour.",
+        "MNIST, 32 PCA features, 100 agents on a 3-regular graph; minutes.",
         replace(
-            _DEMO, data=FeatureConfig(source="mnist", backbone="pca", components=64), surf=_LONG
+            _DEMO, data=FeatureConfig(source="mnist", backbone="pca", components=32), surf=_LONG
         ),
     ),
     "star": Preset(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.table import Table
 from torch import Tensor
 
@@ -14,11 +15,12 @@ def methods_table(comparison: Comparison) -> Table:
     """Show what each method achieved at the end of its rounds."""
     tasks = len(comparison.centralised)
     table = Table(
+        box=box.SIMPLE_HEAD,
         title=f"Accuracy on {tasks} meta-test tasks (mean ± standard error over tasks)",
         caption="own: on each agent's own test examples; pooled: on those of the whole federation",
     )
     table.add_column("method")
-    for heading in ("rounds", "floats per link", "own (%)", "pooled (%)"):
+    for heading in ("rounds", "floats per link", "own %", "pooled %"):
         table.add_column(heading, justify="right")
     names = [comparison.unrolled.name]
     names += [f"DGD, step {size:g} (tuned)" for size in comparison.step_sizes]
@@ -40,6 +42,7 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
     count = len(comparison.descent.holds)
     imposed = "imposed" if constrained else "not imposed"
     table = Table(
+        box=box.SIMPLE_HEAD,
         title=f"{comparison.unrolled.name}, layer by layer (constraints {imposed}, ε = {epsilon:g})",
         caption=(
             f"{held} of {count} descending constraints hold on meta-test within two standard errors; "
@@ -50,8 +53,8 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
         "layer",
         "rounds",
         "loss",
-        "own (%)",
-        "pooled (%)",
+        "own %",
+        "pooled %",
         "‖∇f‖",
         "slack",
         "± s.e.",
@@ -81,9 +84,9 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
 
 def sources_table(entries: Sequence[Entry]) -> Table:
     """Show which data there is."""
-    table = Table(title="Data sources")
+    table = Table(box=box.SIMPLE_HEAD, title="Data sources")
     for heading in ("name", "what it is", "examples", "licence", "status"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
     for entry in entries:
         table.add_row(entry.name, entry.about, entry.examples, entry.licence, entry.status)
     return table
