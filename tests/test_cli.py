@@ -1,0 +1,171 @@
+"""The commands as a user types them, in this process: exit codes, output, files."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+from torch import zeros
+
+from fedsurf.cli import run
+
+TINY = ["--surf.steps", "6", "--surf.validate-every", "3", "--surf.validation-tasks", "3"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert run(["train", "smoke", "--folder", str(folder), *TINY]) == 0
+    return folder
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("demo", "train", "evaluate", "ablation", "data"))
+
+
+def test_a_wrong_command_line_exits_with_2() -> None:
+    with pytest.raises(SystemExit) as stop:
+        run(["train", "smoke", "--no-such-option"])
+    assert stop.value.code == 2
+
+
+def test_train_leaves_a_complete_run_folder(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert names == {"config.json", "log.jsonl", "best.safetensors", "state-00000006"}
+    config = json.loads((trained / "config.json").read_text())
+    assert config["surf"]["steps"] == 6
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [3, 6]
+    assert any(line["best_by"] for line in log)
+
+
+def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    assert run(["train", "smoke", "--folder", folder, *TINY, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["folder"] == folder
+    assert result["validation"]["step"] in (3, 6)
+
+
+def test_a_used_folder_is_refused_without_resume(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", "smoke", "--folder", str(trained), *TINY]) == 1
+    assert "resume" in capsys.readouterr().err
+
+
+def test_resuming_with_another_configuration_names_the_field(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = ["train", "smoke", "--folder", str(trained), *TINY, "--resume"]
+    assert run([*again, "--seed", "1"]) == 1
+    assert "seed (0 there, 1 here)" in capsys.readouterr().err
+    assert run(again) == 0
+
+
+def test_evaluate_prints_tables_numbers_and_a_figure(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = tmp_path / "figure.svg"
+    options = ["--tasks", "3", "--rounds", "4", "8"]
+    assert run(["evaluate", str(trained), *options, "--figure", str(figure)]) == 0
+    shown = capsys.readouterr().out
+    assert "U-DGD" in shown
+    assert "centralised" in shown
+    assert figure.read_text().lstrip().startswith("<?xml")
+    assert run(["evaluate", str(trained), *options, "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["tasks"] == 3
+    assert [row["rounds"] for row in result["unrolled"]["layers"]] == [0, 2, 4, 6]
+    assert [len(runs["rounds"]) for runs in result["classical"]] == [5, 9]
+    assert json.loads((trained / "evaluation.json").read_text())["tasks"] == 3
+
+
+def test_ablation_shows_both_optimizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "ablation"
+    command = ["ablation", "smoke", "--folder", str(folder), *TINY, "--tasks", "3", "--json"]
+    assert run(command) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert [Path(one["run"]).name for one in both] == ["with-constraints", "without-constraints"]
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert run(command) == 0, "finished runs are used again"
+    assert json.loads(capsys.readouterr().out) == both
+
+
+def test_data_list_tells_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["data", "list", "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert entries["digits"]["status"] == "inside the package"
+    assert run(["data", "list"]) == 0
+    assert "cifar10" in capsys.readouterr().out
+
+
+def test_missing_data_exits_with_3_and_names_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSURF_HOME", str(tmp_path / "home"))
+    assert run(["train", "mnist", "--folder", str(tmp_path / "run")]) == 3
+    assert "fedsurf data get mnist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--network.graph.degree", "0"], "degree: got 0"),
+        (
+            ["--network.graph.kind", "erdos-renyi", "--network.graph.probability", "0"],
+            "probability",
+        ),
+        (["--optimizer.batch-size", "50"], "batch_size: got 50"),
+        (["--task.agents", "2000"], "pool: got"),
+        (["--surf.descent.epsilon", "2"], "epsilon: got 2"),
+        (["--data.source", "nothing"], "nothing"),
+        (["--network.reporting", "3"], "reporting: got 3"),
+    ],
+)
+def test_bad_settings_exit_with_1_and_name_the_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert run(["train", "smoke", "--folder", str(tmp_path / "run"), *TINY, *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_divergence_exits_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "smoke", "--folder", str(tmp_path / "run"), "--surf.steps", "50"]
+    assert run([*command, "--surf.learning-rate", "1e30"]) == 4
+    assert "diverged" in capsys.readouterr().err
+
+
+def test_damaged_and_foreign_checkpoints_exit_with_1_and_name_the_file(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "config.json").write_text((trained / "config.json").read_text())
+    content = (trained / "best.safetensors").read_bytes()
+    best = copy / "best.safetensors"
+    best.write_bytes(content[: len(content) // 2])
+    assert run(["evaluate", str(copy)]) == 1
+    assert "best.safetensors: truncated" in capsys.readouterr().err.replace("\n", "")
+    save_file({"other": zeros(3)}, best)
+    assert run(["evaluate", str(copy)]) == 1
+    assert "not one that fedsurf wrote" in capsys.readouterr().err.replace("\n", " ")
+    assert run(["evaluate", str(tmp_path / "nowhere")]) == 1
+    assert "there is no such run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["star", "ring", "complete"])
+def test_every_kind_of_network_trains(tmp_path: Path, kind: str) -> None:
+    options = ["--network.graph.kind", kind, "--optimizer.filter-order", "1"]
+    if kind == "star":
+        options += ["--network.reporting", "4"]
+    assert run(["train", "smoke", "--folder", str(tmp_path / "run"), *TINY, *options]) == 0
+
+
+def test_a_single_agent_without_communication_trains(tmp_path: Path) -> None:
+    options = ["--task.agents", "1", "--optimizer.filter-order", "0"]
+    assert run(["train", "smoke", "--folder", str(tmp_path / "run"), *TINY, *options]) == 0
