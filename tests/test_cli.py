@@ -51,6 +51,19 @@ def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert result["validation"]["step"] in (3, 6)
 
 
+def test_json_is_valid_even_where_an_error_is_infinite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "run")
+    one = ["--surf.steps", "2", "--surf.validation-tasks", "1"]
+    assert run(["train", "smoke", "--folder", folder, *one, "--json"]) == 0
+    assert "Infinity" not in capsys.readouterr().out
+    assert run(["evaluate", folder, "--tasks", "1", "--rounds", "2", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["unrolled"]["layers"][1]["loss_error"] is None
+    assert "Infinity" not in (tmp_path / "run" / "evaluation.json").read_text()
+
+
 def test_a_used_folder_is_refused_without_resume(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

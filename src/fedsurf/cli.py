@@ -7,6 +7,7 @@ and errors to standard error.
 
 import json
 import logging
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -233,7 +234,16 @@ def _evaluate(
 
 
 def _print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+    sys.stdout.write(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(content: Any) -> Any:
+    """Replace what JSON has no word for, infinity and NaN, by null."""
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def main() -> None:

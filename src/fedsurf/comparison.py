@@ -16,7 +16,7 @@ from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.evaluation import Trajectories, run_all
 from fedsurf.experiment import Experiment
-from fedsurf.statistics import standard_error
+from fedsurf.statistics import finite, standard_error
 from fedsurf.surf.descent import slack
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
@@ -92,7 +92,7 @@ class Comparison:
         for row, mean, error, holds in zip(
             layers[1:],
             self.descent.mean.tolist(),
-            self.descent.error.tolist(),
+            map(finite, self.descent.error),
             self.descent.holds.tolist(),
             strict=True,
         ):
@@ -107,7 +107,7 @@ class Comparison:
             ],
             "centralised": {
                 "pooled_accuracy": float(self.centralised.mean()),
-                "pooled_accuracy_error": float(standard_error(self.centralised)),
+                "pooled_accuracy_error": finite(standard_error(self.centralised)),
                 "strength": self.centralised_strength,
             },
         }

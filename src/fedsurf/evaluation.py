@@ -10,7 +10,7 @@ from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
-from fedsurf.statistics import standard_error
+from fedsurf.statistics import finite, standard_error
 from fedsurf.tasks.task import AgentWeighting, Task
 
 
@@ -69,16 +69,19 @@ class Trajectories:
             },
         )
 
-    def summary(self) -> list[dict[str, float]]:
-        """Return a row for each step: the mean of every field over tasks, and its standard error."""
+    def summary(self) -> list[dict[str, float | None]]:
+        """Return a row for each step: the mean of every field over tasks, and its standard error.
+
+        The error is None where there is one task only.
+        """
         rows = []
         for step in range(self.loss.shape[1]):
-            row: dict[str, float] = {"step": step}
+            row: dict[str, float | None] = {"step": step}
             for field in fields(Trajectory):
                 values = getattr(self, field.name)[:, step].double()
                 row[field.name] = float(values.mean())
                 if field.name not in ("rounds", "floats"):
-                    row[f"{field.name}_error"] = float(standard_error(values))
+                    row[f"{field.name}_error"] = finite(standard_error(values))
             rows.append(row)
         return rows
 

@@ -10,3 +10,8 @@ def standard_error(values: Tensor) -> Tensor:
         return torch.full_like(values[0], float("inf"))
     error: Tensor = values.std(0) / len(values) ** 0.5
     return error
+
+
+def finite(value: Tensor) -> float | None:
+    """Return a number for JSON, which knows no infinity: None where it is not finite."""
+    return float(value) if value.isfinite() else None
