@@ -1,0 +1,101 @@
+"""A federated method of one's own, DGD with momentum, beside DGD: both tuned alike, then compared.
+
+An algorithm is two methods, `init` and `step`, over a state of tensors. All agents are one batch,
+and what an agent learns of the others comes through `network.mix` alone.
+
+    python own_algorithm.py
+"""
+
+# ruff: noqa: T201
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import fedsurf
+from fedsurf.algorithms.algorithm import check_fits, node_gradient
+
+AGENTS, ROUNDS = 12, 30
+STEP_SIZES = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumState(fedsurf.State):
+    """The weights, and a velocity for each of them, `[nodes, parameters]`."""
+
+    velocity: Tensor
+
+
+@dataclass(frozen=True)
+class MomentumDGD:
+    """Mix with the neighbours, step against the velocity: one round a step."""
+
+    model: fedsurf.Model
+    step_size: float
+    momentum: float = 0.9
+    batch_size: int = 10
+
+    @property
+    def name(self) -> str:
+        """What tables and figures call it."""
+        return "DGD with momentum"
+
+    def init(
+        self, task: fedsurf.Task, network: fedsurf.Network, generator: torch.Generator
+    ) -> MomentumState:
+        """Draw W_0 and begin at rest."""
+        check_fits(task, network)
+        weights = fedsurf.Start().draw(network, self.model, generator)
+        return MomentumState(weights=weights, velocity=torch.zeros_like(weights))
+
+    def step(
+        self,
+        state: MomentumState,
+        task: fedsurf.Task,
+        network: fedsurf.Network,
+        generator: torch.Generator,
+    ) -> MomentumState:
+        """Return S·W − β v with v = momentum · v + ∇f(W), row by row."""
+        batch = task.train.draw(self.batch_size, generator)
+        gradient = node_gradient(self.model, network, state.weights, batch)
+        velocity = self.momentum * state.velocity + gradient
+        weights = network.mix(state.weights) - self.step_size * velocity
+        return MomentumState(weights=weights, steps=state.steps + 1, velocity=velocity)
+
+
+def main() -> None:
+    """Tune both methods on validation tasks, then run them on test tasks."""
+    features = fedsurf.load_features(
+        fedsurf.FeatureConfig(source="digits", backbone="pca", components=16)
+    )
+    config = fedsurf.TaskConfig(agents=AGENTS, train_examples=20, test_examples=5)
+    tasks = fedsurf.meta_tasks(features, config)
+    tuning = [tasks.validation.draw(fedsurf.generator(0, "tuning", task)) for task in range(2)]
+    test = [tasks.test.draw(fedsurf.generator(0, "test", task)) for task in range(5)]
+    network = fedsurf.make_network(fedsurf.NetworkConfig(), AGENTS, fedsurf.generator(0, "graph"))
+    model = fedsurf.SoftmaxHead(tasks.train.features, tasks.train.classes)
+
+    def runs(method: fedsurf.Algorithm, on: list[fedsurf.Task]) -> fedsurf.Trajectories:
+        return fedsurf.run_all(method, on, network, ROUNDS)
+
+    methods: list[Callable[[float], fedsurf.Algorithm]] = [
+        lambda step_size: fedsurf.DGD(model, step_size, batch_size=10),
+        lambda step_size: MomentumDGD(model, step_size),
+    ]
+    print(f"pooled accuracy after {ROUNDS} rounds on {len(test)} test tasks")
+    for make in methods:
+        step_size = max(
+            STEP_SIZES,
+            key=lambda size: float(runs(make(size), tuning).pooled_accuracy[:, -1].mean()),
+        )
+        method = make(step_size)
+        last = runs(method, test).summary()[-1]
+        print(
+            f"{method.name:20} step {step_size:<5g} {100 * last['pooled_accuracy']:5.1f} % "
+            f"± {100 * last['pooled_accuracy_error']:.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

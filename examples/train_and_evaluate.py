@@ -1,0 +1,39 @@
+"""Meta-train U-DGD by SURF, compare it with DGD and centralised training, and draw a figure.
+
+Takes the smallest preset, so that it ends soon; `fedsurf.preset("demo")` is a real one.
+
+    python train_and_evaluate.py [FOLDER]
+"""
+
+# ruff: noqa: T201
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+import fedsurf
+from fedsurf import plots, tables
+
+
+def main(folder: Path) -> None:
+    """Train into the folder, or go on with what is there; then evaluate."""
+    config = fedsurf.preset("smoke")
+    experiment = fedsurf.Experiment(config)
+    best = experiment.train(folder, resume=folder.exists())
+    print(f"The best optimizer is that of step {best['validation']['step']}, by {best['rule']}.")
+
+    result = fedsurf.compare(experiment, tasks=4, rounds=[6, 30])
+    descent = config.surf.descent
+    console = Console()
+    console.print(
+        tables.layers_table(result, constrained=descent.constrained, epsilon=descent.epsilon)
+    )
+    console.print(tables.methods_table(result))
+
+    figure = folder / "figure.png"
+    plots.save(plots.comparison_figure(result, descent.epsilon), figure)
+    print(f"The figure is {figure}.")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "example-run"))
