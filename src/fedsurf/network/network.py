@@ -152,6 +152,27 @@ class StarNetwork(Network):
         to_server = (heard @ flat[reporters])[None]
         return (mixed + torch.cat([to_server, from_server])).reshape(values.shape)
 
+    def call(self) -> Tensor:
+        """Begin a round between the server and some agents: draw them, int64 `[reporting]`, from 0 on.
+
+        A server's method downloads to them, lets them work, and uploads from them: one round.
+        """
+        self.rounds += 1
+        return torch.randperm(self.agents, generator=self._generator)[: self.reporting]
+
+    def download(self, value: Tensor, agents: Tensor) -> Tensor:
+        """Send the server's `value[…]` to the given agents: `[agents, …]`."""
+        self._count(self.links[0] == 0, self.links[1], agents, value.numel())
+        return value.expand(len(agents), *value.shape)
+
+    def upload(self, values: Tensor, agents: Tensor) -> Tensor:
+        """Send the given agents' `values[agents, …]` to the server."""
+        self._count(self.links[1] == 0, self.links[0], agents, values[0].numel())
+        return values
+
+    def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
+        self.link_floats += size * (direction & torch.isin(ends, 1 + agents))
+
     def _arms(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         operator = self.operator(dtype).to_dense()
         return operator.diagonal(), operator[0, 1:], operator[1:, 0]

@@ -74,6 +74,11 @@ class Examples:
         row = torch.arange(self.agents, device=self.x.device)[:, None]
         return Examples(self.x[row, positions], self.y[row, positions])
 
+    def of(self, agents: Tensor) -> "Examples":
+        """Return the examples of some agents, numbered by `agents`."""
+        mask = None if self.mask is None else self.mask[agents]
+        return Examples(self.x[agents], self.y[agents], mask)
+
     def pooled(self) -> "Examples":
         """Return all real examples of all agents as the examples of one agent."""
         if self.mask is None:
