@@ -10,6 +10,7 @@ only after that: a run that is killed at any moment resumes from the newest one.
 """
 
 import json
+import math
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -122,7 +123,13 @@ class RunFolder:
         """Write the log anew: each validation, and the rule by which it became the best, if it did."""
         lines = [
             json.dumps(
-                {**asdict(record), "feasible": record.feasible, "best_by": rules.get(record.step)}
+                {
+                    **asdict(record),
+                    "slack_error": [e if math.isfinite(e) else None for e in record.slack_error],
+                    "feasible": record.feasible,
+                    "best_by": rules.get(record.step),
+                },
+                allow_nan=False,
             )
             for record in records
         ]
