@@ -1,6 +1,7 @@
 """Whole experiments: run folders, resuming to the same bits, and what is refused."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, read_metadata
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.randomness import generator
-from fedsurf.surf import DescentConfig
+from fedsurf.surf import DescentConfig, MetaTraining
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {
@@ -93,6 +94,14 @@ def test_a_run_folder_holds_configuration_log_best_and_state(whole):
     assert stored["network"]["reporting"] == 2
 
 
+def test_with_a_single_validation_task_the_log_is_still_json(data, tmp_path):
+    config = replace(CONFIG, surf=replace(CONFIG.surf, steps=2, validation_tasks=1))
+    Experiment(config, data).train(tmp_path)
+    assert "Infinity" not in (tmp_path / "log.jsonl").read_text()
+    assert json.loads((tmp_path / "log.jsonl").read_text())["slack_error"] == [None, None]
+    Experiment(config, data).train(tmp_path, resume=True)
+
+
 def test_observers_are_told_of_every_step_and_validation(whole):
     _, diary, _ = whole
     assert diary.starts == [(0, 10)]
@@ -122,6 +131,43 @@ def test_no_global_generator_is_touched(data, tmp_path):
     experiment.test_tasks(2)
     assert torch.equal(torch.get_rng_state(), torch_before)
     assert (np.random.get_state()[1] == numpy_before).all()  # noqa: NPY002
+
+
+SWINGING = replace(
+    CONFIG,
+    surf=replace(
+        CONFIG.surf,
+        steps=8,
+        learning_rate=0.1,
+        final_learning_rate=None,
+        validate_every=1,
+        descent=DescentConfig(constrained=False),
+    ),
+)
+
+
+def test_the_best_optimizer_is_kept_when_later_ones_are_worse(data, tmp_path):
+    path = tmp_path / "swinging"
+    experiment = Experiment(SWINGING, data)
+    best = experiment.train(path)
+    log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in log]
+    records = [loss for place, loss in enumerate(losses) if loss < min([*losses[:place], math.inf])]
+    assert [line["loss"] for line in log if line["best_by"]] == records
+    assert losses[-1] > min(losses) < losses[0]
+    assert best["validation"]["loss"] == min(losses)
+    again = Experiment(SWINGING, data)
+    training = MetaTraining(again.optimizer, again.tasks, again.network, SWINGING.surf, seed=3)
+    for _ in range(best["validation"]["step"]):
+        training.step()
+    for found, expected in zip(
+        experiment.optimizer.parameters(), again.optimizer.parameters(), strict=True
+    ):
+        assert torch.equal(found, expected)
+    with pytest.raises(Stop):
+        Experiment(SWINGING, data).train(tmp_path / "run", observers=[StopAfter(7)])
+    Experiment(SWINGING, data).train(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(path)
 
 
 @pytest.mark.parametrize("last", [1, 3, 4, 6, 9, 10])
