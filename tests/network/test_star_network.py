@@ -132,6 +132,40 @@ def test_a_large_star_equals_the_product_too():
     torch.testing.assert_close(network.mix(values), expected)
 
 
+def test_a_server_calls_different_agents_downloads_to_and_uploads_from_them():
+    network = StarNetwork(20, 4, seeded(0))
+    called = network.call()
+    assert network.rounds == 1
+    assert network.floats == 0
+    assert len(set(called.tolist())) == 4
+    assert set(called.tolist()) <= set(range(20))
+    received = network.download(torch.arange(6.0).reshape(2, 3), called)
+    assert received.shape == (4, 2, 3)
+    assert torch.equal(received[3], torch.arange(6.0).reshape(2, 3))
+    sent = torch.arange(8.0).reshape(4, 2)
+    assert torch.equal(network.upload(sent, called), sent)
+    assert network.rounds == 1
+    nodes = (1 + called).tolist()
+    used = dict(
+        zip(map(tuple, network.links.T.tolist()), network.link_floats.tolist(), strict=True)
+    )
+    expected = {(0, node): 6 for node in nodes} | {(node, 0): 2 for node in nodes}
+    assert {link: floats for link, floats in used.items() if floats} == expected
+
+
+def test_whom_a_server_calls_follows_the_generator_and_changes_from_round_to_round():
+    network = StarNetwork(30, 5, seeded(0))
+
+    def calls(seed):
+        network.reset(seeded(seed))
+        return [network.call().tolist() for _ in range(3)]
+
+    first, again, other = calls(1), calls(1), calls(2)
+    assert first == again
+    assert first != other
+    assert first[0] != first[1]
+
+
 @pytest.mark.parametrize("reporting", [0, -1, 6])
 def test_the_number_of_reporting_agents_must_be_possible(reporting):
     with pytest.raises(ValueError, match=rf"^reporting: got {reporting}, .* between 1 and 5"):

@@ -117,6 +117,14 @@ def test_padding_keeps_further_dimensions_and_types():
     assert padded.x.dtype == torch.float64
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_examples_of_some_agents_are_theirs(masked):
+    data = draw_examples(2, agents=5, masked=masked)
+    some = data.of(torch.tensor([3, 0]))
+    everybody = real_examples(data)
+    assert real_examples(some) == [everybody[3], everybody[0]]
+
+
 def test_padding_refuses_labels_that_do_not_match_the_features():
     x, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"^ys: got labels of 1 agents, but xs has 2"):
