@@ -6,7 +6,6 @@ and what an agent learns of the others comes through `network.mix` alone.
     python own_algorithm.py
 """
 
-# ruff: noqa: T201
 from collections.abc import Callable
 from dataclasses import dataclass
 

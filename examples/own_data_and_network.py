@@ -6,7 +6,6 @@ One ring lies inside the other, so that no straight line divides them and the hi
     python own_data_and_network.py
 """
 
-# ruff: noqa: T201
 import networkx as nx
 from sklearn.datasets import make_circles
 from torch import nn

@@ -5,7 +5,6 @@ Takes the smallest preset, so that it ends soon; `fedsurf.preset("demo")` is a r
     python train_and_evaluate.py [FOLDER]
 """
 
-# ruff: noqa: T201
 import sys
 from pathlib import Path
 

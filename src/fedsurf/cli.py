@@ -79,7 +79,7 @@ def train(
     configuration, a log, the best optimizer so far and the state to resume from.
 
     Args:
-        config: The configuration.
+        config: The preset to start from.
         folder: The run's folder; it must be new, unless resuming.
         resume: Go on with an interrupted run in this folder, to the same bits as without the
             interruption. The configuration must be the same.
@@ -120,6 +120,8 @@ def evaluate(
     """
     if not runs:
         raise ValueError("runs: got none, but there must be at least one run to evaluate")
+    if not rounds:
+        raise ValueError("rounds: got none, but DGD must be given at least one number of rounds")
     _evaluate(list(runs), tasks=tasks, rounds=rounds, figure=figure, as_json=json)
 
 
@@ -135,8 +137,8 @@ def ablation(
     Runs in the folder that are finished are used again, interrupted ones are resumed.
 
     Args:
-        config: The configuration of both.
-        folder: Gets the two runs, the figure and the numbers.
+        config: The preset to start from.
+        folder: Gets the two runs, each with its numbers, and the figure.
         tasks: The number of meta-test tasks.
         json: Print the numbers as JSON instead of tables.
     """
@@ -226,11 +228,16 @@ def _evaluate(
             _, config, result = results[0]
             drawn = plots.comparison_figure(result, config.surf.descent.epsilon)
         else:
-            drawn = plots.layers_figure([(run.name, result) for run, _, result in results])
+            drawn = plots.layers_figure([(_label(run, runs), result) for run, _, result in results])
         plots.save(drawn, figure)
         err.print(f"figure: {figure}", highlight=False, soft_wrap=True)
     if as_json:
         _print_json([{"run": str(run), **result.to_dict()} for run, _, result in results])
+
+
+def _label(run: Path, runs: list[Path]) -> str:
+    """Name a run in a figure: by its folder's name, or by the whole path where that is ambiguous."""
+    return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
 
 
 def _print_json(content: Any) -> None:
@@ -272,7 +279,7 @@ def run(arguments: list[str]) -> int:
         return _failed(error, 3)
     except DivergedError as error:
         return _failed(error, 4)
-    except (CheckpointError, sources.FetchError, ValueError, OSError, ModuleNotFoundError) as error:
+    except (CheckpointError, sources.FetchError, ValueError, OSError, ImportError) as error:
         return _failed(error, 1)
     return 0
 

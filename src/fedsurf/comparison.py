@@ -16,7 +16,7 @@ from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.evaluation import Trajectories, run_all
 from fedsurf.experiment import Experiment
-from fedsurf.statistics import finite, standard_error
+from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.surf.descent import slack
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
@@ -53,7 +53,7 @@ class Descent:
     @property
     def holds(self) -> Tensor:
         """Which constraints hold within two standard errors, bool `[layers]`."""
-        return self.mean <= 2 * self.error
+        return within_error(self.mean, self.error)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Comparison:
         The penalty that tuning chose for it.
     descent : Descent
         The optimizer's descending constraints.
-    parameters : int
-        What one agent sends over one link in one round, in floats.
+    links : int
+        The number of directed links of the network.
     """
 
     unrolled: Trajectories
@@ -84,7 +84,7 @@ class Comparison:
     centralised: Tensor
     centralised_strength: float
     descent: Descent
-    parameters: int
+    links: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON."""
@@ -99,7 +99,7 @@ class Comparison:
             row.update(slack=mean, slack_error=error, constraint_holds=holds)
         return {
             "tasks": len(self.centralised),
-            "floats_per_link_and_round": self.parameters,
+            "links": self.links,
             "unrolled": {"name": self.unrolled.name, "layers": layers},
             "classical": [
                 {"name": runs.name, "step_size": size, "rounds": runs.summary()}
@@ -168,7 +168,7 @@ def compare(
         torch.tensor(accuracies),
         ceiling.strength,
         descent,
-        experiment.model.parameters,
+        network.links.shape[1],
     )
 
 
@@ -202,7 +202,12 @@ def tune_dgd(
     best, best_accuracy = STEP_SIZES[0], -1.0
     for size in STEP_SIZES:
         runs = run_all(
-            _dgd(experiment, size), tasks, experiment.network, rounds, seed=experiment.config.seed
+            _dgd(experiment, size),
+            tasks,
+            experiment.network,
+            rounds,
+            seed=experiment.config.seed,
+            weighting=experiment.config.surf.weighting,
         )
         accuracy = float(runs.pooled_accuracy[:, -1].mean())
         if accuracy > best_accuracy:

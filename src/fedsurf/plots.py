@@ -1,6 +1,7 @@
 """Figures from trajectories."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         axes = figure.subplots(1, 3)
-        for colour, (name, comparison) in zip(COLOURS, comparisons, strict=False):
+        for colour, (name, comparison) in zip(cycle(COLOURS), comparisons, strict=False):
             runs = comparison.unrolled
             for axis, values in zip(
                 axes,
@@ -75,7 +76,7 @@ def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
 
 def _accuracy(axis: Axes, comparison: Comparison) -> None:
     _rounds_curve(axis, comparison.unrolled, COLOURS[0], comparison.unrolled.name, marker="o")
-    for colour, runs in zip(COLOURS[1:], comparison.classical, strict=False):
+    for colour, runs in zip(cycle(COLOURS[1:]), comparison.classical, strict=False):
         last = int(runs.rounds[0, -1])
         _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {last} rounds")
     ceiling = 100 * float(comparison.centralised.mean())

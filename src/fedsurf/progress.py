@@ -71,7 +71,7 @@ class TerminalProgress:
         """Print a line."""
         self._accuracy = record.accuracy
         worst = max(range(len(record.slack)), key=record.slack.__getitem__)
-        holding = sum(s <= 2 * e for s, e in zip(record.slack, record.slack_error, strict=True))
+        holding = sum(record.holding)
         best = ""
         if best_by is not None:
             best = "; best so far" if best_by == self._rule else f"; best so far by {best_by}"

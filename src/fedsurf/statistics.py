@@ -12,6 +12,14 @@ def standard_error(values: Tensor) -> Tensor:
     return error
 
 
+def within_error(violation: Tensor, error: Tensor) -> Tensor:
+    """Tell which violations are at most two standard errors above 0, bool.
+
+    Where the error is unknown, because there was one task only, a violation must not be above 0.
+    """
+    return violation <= torch.where(error.isfinite(), 2 * error, 0)
+
+
 def finite(value: Tensor) -> float | None:
     """Return a number for JSON, which knows no infinity: None where it is not finite."""
     return float(value) if value.isfinite() else None

@@ -28,7 +28,7 @@ def methods_table(comparison: Comparison) -> Table:
         table.add_row(
             name,
             str(int(runs.rounds[0, -1])),
-            f"{int(runs.rounds[0, -1]) * comparison.parameters:,}",
+            f"{float(runs.floats[:, -1].double().mean()) / max(1, comparison.links):,.0f}",
             _percent(100 * runs.accuracy[:, -1]),
             _percent(100 * runs.pooled_accuracy[:, -1]),
         )

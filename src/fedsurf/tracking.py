@@ -1,6 +1,7 @@
 """Optional TensorBoard curves of meta-training (`pip install 'fedsurf[tracking]'`)."""
 
 from pathlib import Path
+from typing import Any
 
 from fedsurf.surf.meta_training import StepRecord, ValidationRecord
 
@@ -15,10 +16,14 @@ class TensorBoard:
             raise ModuleNotFoundError(
                 "tensorboard: not installed; get it with: pip install 'fedsurf[tracking]'"
             ) from error
-        self._writer = SummaryWriter(str(folder))
+        self._folder = folder
+        self._kind: Any = SummaryWriter
+        self._writer: Any = None
 
     def on_start(self, done: int, total: int) -> None:
-        """Nothing to draw yet."""
+        """Open the event file, now that the run has its folder."""
+        del done, total
+        self._writer = self._kind(str(self._folder))
 
     def on_step(self, record: StepRecord) -> None:
         """Draw the training loss, the worst slack and the largest multiplier."""

@@ -50,8 +50,11 @@ class RunFolder:
         return self.path / "best.safetensors"
 
     def is_new(self) -> bool:
-        """Whether the folder holds nothing yet, or only what a run left that was killed at once."""
-        return not self.path.is_dir() or set(self.path.iterdir()) == set(self._leftovers())
+        """Whether the folder holds nothing yet, or only what a run left that ended before its first state."""
+        if not self.path.is_dir():
+            return True
+        nothing_lost = {self.path / "config.json", self.path / "tensorboard", *self._leftovers()}
+        return set(self.path.iterdir()) <= nothing_lost
 
     def remove_leftovers(self) -> None:
         """Remove what a killed run was writing or about to remove: it can be as large as a state."""

@@ -19,7 +19,7 @@ from fedsurf.algorithms.algorithm import State
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
-from fedsurf.statistics import standard_error
+from fedsurf.statistics import standard_error, within_error
 from fedsurf.surf.descent import DescentConfig, slack
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.distribution import MetaTasks
@@ -122,7 +122,15 @@ class ValidationRecord:
     @property
     def feasible(self) -> bool:
         """Whether every constraint holds within two standard errors."""
-        return all(s <= 2 * e for s, e in zip(self.slack, self.slack_error, strict=True))
+        return all(self.holding)
+
+    @property
+    def holding(self) -> list[bool]:
+        """Which constraints hold within two standard errors."""
+        held: list[bool] = within_error(
+            torch.tensor(self.slack), torch.tensor(self.slack_error)
+        ).tolist()
+        return held
 
     @property
     def violation(self) -> float:
