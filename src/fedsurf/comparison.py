@@ -208,8 +208,9 @@ def tune_dgd(
             rounds,
             seed=experiment.config.seed,
             weighting=experiment.config.surf.weighting,
+            record=(rounds,),
         )
-        accuracy = float(runs.pooled_accuracy[:, -1].mean())
+        accuracy = float(runs.pooled_accuracy[:, -1].nan_to_num(0.0).mean())
         if accuracy > best_accuracy:
             best, best_accuracy = size, accuracy
         advance()

@@ -1,6 +1,6 @@
 """Running algorithms on tasks, and what their runs recorded: trajectories and their statistics."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -16,7 +16,7 @@ from fedsurf.tasks.task import AgentWeighting, Task
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What was seen after each step of one run, the start included: every field is `[steps + 1]`.
+    """What was seen after each recorded step of one run: every field is `[records]`.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Runs of one algorithm on several tasks: every field of `Trajectory`, `[tasks, steps + 1]`."""
+    """Runs of one algorithm on several tasks: every field of `Trajectory`, `[tasks, records]`."""
 
     name: str
     rounds: Tensor
@@ -69,6 +69,15 @@ class Trajectories:
             },
         )
 
+    @property
+    def diverged(self) -> list[int | None]:
+        """The round at which each run diverged, None for those that did not."""
+        found: list[int | None] = []
+        for loss, rounds in zip(self.loss, self.rounds, strict=True):
+            bad = loss.isnan().nonzero().flatten()
+            found.append(int(rounds[bad[0]]) if len(bad) else None)
+        return found
+
     def summary(self) -> list[dict[str, float | None]]:
         """Return a row for each step: the mean of every field over tasks, and its standard error.
 
@@ -79,7 +88,7 @@ class Trajectories:
             row: dict[str, float | None] = {"step": step}
             for field in fields(Trajectory):
                 values = getattr(self, field.name)[:, step].double()
-                row[field.name] = float(values.mean())
+                row[field.name] = finite(values.mean())
                 if field.name not in ("rounds", "floats"):
                     row[f"{field.name}_error"] = finite(standard_error(values))
             rows.append(row)
@@ -96,19 +105,32 @@ def run(
     seed: int = 0,
     path: Sequence[str | int] = (),
     weighting: AgentWeighting = "uniform",
+    record: Container[int] | None = None,
 ) -> Trajectory:
-    """Run an algorithm on a task and record what every step achieved.
+    """Run an algorithm on a task and record what its steps achieved.
 
     All algorithms that are given the same `seed` and `path` draw the same W_0; the network and the
-    mini-batches draw from generators of their own.
+    mini-batches draw from generators of their own. What is recorded is the start and every step, or
+    those that `record` contains: on a light model, looking takes longer than training.
+
+    A run whose weights are no numbers any more has diverged. It stops there, and what would have been
+    recorded from there on is NaN.
     """
     start, batches, talk = (seeded(seed, what, *path) for what in ("start", "steps", "network"))
     network.reset(talk)
     state = algorithm.init(task, network, start)
-    records = [_record(algorithm.model, state, task, network, weighting)]
-    for _ in range(steps):
-        state = algorithm.step(state, task, network, batches)
-        records.append(_record(algorithm.model, state, task, network, weighting))
+    records = []
+    diverged = False
+    for step in range(steps + 1):
+        if step and not diverged:
+            state = algorithm.step(state, task, network, batches)
+            diverged = not bool(state.weights.isfinite().all())
+        if record is not None and step not in record:
+            continue
+        if diverged:
+            records.append((network.rounds, network.floats, *[float("nan")] * 5))
+        else:
+            records.append(_record(algorithm.model, state, task, network, weighting))
     columns = zip(*records, strict=True)
     return Trajectory(
         **{
@@ -126,13 +148,23 @@ def run_all(
     *,
     seed: int = 0,
     weighting: AgentWeighting = "uniform",
+    record: Container[int] | None = None,
     on_task: Callable[[], None] | None = None,
 ) -> Trajectories:
     """Run an algorithm on every task; `on_task` is called after each, for a progress bar."""
     runs = []
     for number, task in enumerate(tasks):
         runs.append(
-            run(algorithm, task, network, steps, seed=seed, path=(number,), weighting=weighting)
+            run(
+                algorithm,
+                task,
+                network,
+                steps,
+                seed=seed,
+                path=(number,),
+                weighting=weighting,
+                record=record,
+            )
         )
         if on_task is not None:
             on_task()

@@ -151,7 +151,7 @@ def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, monke
         return real(module, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingBackboneError, match=r"pip install 'fedsurf\[vision\]'"):
+    with pytest.raises(MissingBackboneError, match=r"pip install 'fedsurf\[torchvision\]'"):
         backbone(name)
 
 
