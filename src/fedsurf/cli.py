@@ -22,12 +22,16 @@ from fedsurf import plots, tables
 from fedsurf.configuration import to_dict
 from fedsurf.experiment import Experiment, ExperimentConfig, Observer
 from fedsurf.files import CheckpointError, write_json
-from fedsurf.presets import PRESETS, preset
+from fedsurf.presets import PRESETS, STUDIES, preset
 from fedsurf.progress import TerminalProgress, opener
+from fedsurf.report import write_report
+from fedsurf.scores import score
+from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf import DivergedError
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.tasks import sources
 from fedsurf.tracking import TensorBoard
+from fedsurf.tuning import TuneConfig, best_settings, read_tuned, shipped_settings, write_tuned
 
 if TYPE_CHECKING:
     Configuration = ExperimentConfig
@@ -35,6 +39,15 @@ else:
     Configuration = tyro.extras.subcommand_type_from_defaults(
         {name: entry.config for name, entry in PRESETS.items()},
         {name: entry.description for name, entry in PRESETS.items()},
+        prefix_names=False,
+    )
+
+if TYPE_CHECKING:
+    Comparing = StudyConfig
+else:
+    Comparing = tyro.extras.subcommand_type_from_defaults(
+        {name: entry.config for name, entry in STUDIES.items()},
+        {name: entry.description for name, entry in STUDIES.items()},
         prefix_names=False,
     )
 
@@ -151,6 +164,90 @@ def ablation(
         _train(one, run, resume=run.exists() and any(run.iterdir()))
         runs.append(run)
     _evaluate(runs, tasks=tasks, rounds=(20,), figure=folder / "figure.png", as_json=json)
+
+
+@app.command
+def tune(
+    config: Annotated[Comparing, tyro.conf.arg(name="")],
+    file: Path,
+    methods: tuple[str, ...] = ("all",),
+    budget: TuneConfig = TuneConfig(),  # noqa: B008 - frozen
+    json: bool = False,
+) -> None:
+    """Tune classical methods, each with the same number of trials on the same validation tasks.
+
+    Methods that are in the file already are kept, unless they are named: adding a method tunes only
+    that method.
+
+    Args:
+        config: The study to start from.
+        file: Where the settings go; `fedsurf compare --tuned` reads it.
+        methods: Their names; all stands for all that run on the network.
+        budget: What every method gets.
+        json: Print the best settings as JSON instead of a table.
+    """
+    study = Study(config)
+    found = read_tuned(file) if file.exists() else {}
+    wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
+    bar = opener(err)
+    for method in wanted:
+        with bar(f"tuning {method.name}", budget.trials) as advance:
+            found[method.name] = study.tune(method, budget, advance)
+        write_tuned(file, found, config, budget)
+    if json:
+        _print_json({name: one.to_dict() for name, one in found.items()})
+    else:
+        out.print(tables.tuned_table(found.values()))
+
+
+@app.command
+def compare(
+    config: Annotated[Comparing, tyro.conf.arg(name="")],
+    folder: Path,
+    methods: tuple[str, ...] = ("all",),
+    runs: tuple[Path, ...] = (),
+    tuned: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Compare methods and trained optimizers: same tasks, same start, same graph, same metric.
+
+    Results are cached in the folder by configuration: adding a method computes only that method.
+    Writes results.json, results.csv, trajectories.csv and figure.png (and .svg) into the folder.
+
+    Args:
+        config: The study to start from.
+        folder: Gets the results.
+        methods: Names of classical methods; all stands for all that run on the network.
+        runs: Folders of optimizers that `fedsurf train` made.
+        tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
+        json: Print the results as JSON instead of a table.
+    """
+    study = Study(config, folder / "cache")
+    settings = (
+        shipped_settings(server=config.network.graph.kind == "star")
+        if tuned is None
+        else best_settings(read_tuned(tuned))
+    )
+    entrants = [Entrant(_label(run, list(runs)), run=run) for run in runs]
+    entrants += [
+        Entrant(method.title, method.name, settings.get(method.name, method.defaults))
+        for method in study.methods(methods)
+    ]
+    bar = opener(err)
+    total = len(config.seeds) * config.tasks
+    results = []
+    for entrant in entrants:
+        with bar(entrant.label, total) as advance:
+            results.append(study.run(entrant, advance))
+    with bar("centralised", total) as advance:
+        ceiling = study.ceiling(advance)
+    scores = [score(one, ceiling, config.task.agents) for one in results]
+    report = write_report(folder, study, entrants, results, scores, ceiling)
+    if json:
+        _print_json(report)
+    else:
+        out.print(tables.scores_table(scores, ceiling))
+        out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
 
 
 data = tyro.extras.SubcommandApp()

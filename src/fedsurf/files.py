@@ -132,6 +132,12 @@ def read_tensors(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
     return metadata
 
 
+def read_new_tensors(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of a file, whatever they are."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     if not path.is_file():

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fedsurf.algorithms import Algorithm, Start
+from fedsurf.algorithms import DGD, Algorithm, Start
 from fedsurf.models import Model
 from fedsurf.network import Network
 
@@ -47,6 +47,8 @@ class Method:
     ----------
     name : str
         What the command line calls it.
+    title : str
+        What tables and figures call it.
     build : callable
         Makes the algorithm from the model, the start and settings.
     runs_on : {"graph", "server", "any"}
@@ -58,6 +60,7 @@ class Method:
     """
 
     name: str
+    title: str
     build: Callable[..., Algorithm]
     runs_on: Literal["graph", "server", "any"]
     space: Mapping[str, LogRange | Choice]
@@ -80,3 +83,26 @@ class Method:
     def fits(self, network: Network) -> bool:
         """Whether it runs on that network."""
         return self.runs_on == "any" or (self.runs_on == "server") == network.server
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            "dgd",
+            "DGD",
+            DGD,
+            "any",
+            {"step_size": LogRange(0.01, 3.0), "batch_size": Choice((10, None))},
+            {"step_size": 0.3, "batch_size": 10},
+        ),
+    )
+}
+"""All methods, by name."""
+
+
+def method_named(name: str) -> Method:
+    """Return the method of that name."""
+    if name not in METHODS:
+        raise ValueError(f"methods: got {name!r}, but it must be one of {', '.join(METHODS)}")
+    return METHODS[name]

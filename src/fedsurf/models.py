@@ -39,6 +39,13 @@ class Model(ABC):
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the gradient ∇f_i(w_i) of each agent's mean loss, `[agents, parameters]`."""
 
+    def representation(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Represent every example by what enters the output layer, `[agents, examples, width]`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define what represents an example: "
+            "it must override representation(weights, x)"
+        )
+
     def accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the share of each agent's examples that it classifies rightly, `[agents]`."""
         self._check(weights, examples)
@@ -96,6 +103,11 @@ class SoftmaxHead(Model):
             return scores.reshape(len(scores), len(matrix), self.classes).transpose(0, 1)
         return torch.baddbmm(matrix[:, -1:], x, matrix[:, :-1])
 
+    def representation(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Return the features themselves: there is no layer before the output."""
+        self._check(weights)
+        return x
+
     def loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean cross-entropy of each agent."""
         self._check(weights, examples)
@@ -145,6 +157,16 @@ class ModuleModel(Model):
             return vmap(self._scores, in_dims=(0, None))(weights, x[0])
         return vmap(self._scores)(weights, x)
 
+    def representation(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Return what enters the module's output layer, flat for each example.
+
+        The output layer is the last submodule, in the order of definition, that holds parameters
+        itself: the last `nn.Linear` of a perceptron or of a convolutional network. Where the module
+        is one linear layer, the examples represent themselves.
+        """
+        self._check(weights)
+        return vmap(self._entering)(weights, x)
+
     def loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean of the given loss over each agent's examples."""
         self._check(weights, examples)
@@ -162,6 +184,16 @@ class ModuleModel(Model):
     def _mean_loss(self, weights: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
         losses = self._loss(self._scores(weights, x), y)
         return torch.where(real, losses, 0).sum() / real.sum()
+
+    def _entering(self, weights: Tensor, x: Tensor) -> Tensor:
+        holders = [part for part in self._module.modules() if list(part.parameters(recurse=False))]
+        caught: list[Tensor] = []
+        hook = holders[-1].register_forward_pre_hook(lambda _, given: caught.append(given[0]))
+        try:
+            self._scores(weights, x)
+        finally:
+            hook.remove()
+        return caught[-1].flatten(1)
 
     def _scores(self, weights: Tensor, x: Tensor) -> Tensor:
         pieces = torch.split(weights, [shape.numel() for shape in self._shapes.values()])

@@ -74,6 +74,40 @@ def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
     return figure
 
 
+def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) -> Figure:
+    """Draw accuracy over rounds and over floats for all entrants of a study."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(10, 4.6), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        styles = cycle(("-", "--", "-.", ":"))
+        colours = [mpl.colormaps["tab20"](number) for number in range(20)]
+        lowest = 100.0
+        for number, runs in enumerate(results):
+            colour, style = colours[number % len(colours)], next(styles)
+            mean = 100 * runs.pooled_accuracy.nan_to_num(0.0).mean(0)
+            spread = (
+                100 * runs.pooled_accuracy.nan_to_num(0.0).std(0) if len(ceiling) > 1 else 0 * mean
+            )
+            rounds = runs.rounds[0].tolist()
+            floats = (runs.floats.double().mean(0) / agents).tolist()
+            for axis, x in ((left, rounds), (right, floats)):
+                axis.plot(x, mean.tolist(), style, color=colour, label=runs.name, linewidth=1.4)
+                low, high = (mean - spread).tolist(), (mean + spread).tolist()
+                axis.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
+            lowest = min(lowest, float(mean[-1]))
+        for axis in (left, right):
+            axis.axhline(100 * float(ceiling.mean()), color="black", linestyle=":", linewidth=1)
+            axis.set_ylim(max(0.0, lowest - 30), 100 * float(ceiling.mean()) + 5)
+        left.set_xscale("symlog", linthresh=20, linscale=1.5)
+        left.set_xlim(left=0)
+        left.set_xlabel("communication rounds")
+        left.set_ylabel("test accuracy, all agents' examples (%)")
+        right.set_xscale("log")
+        right.set_xlabel("floats per agent")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    return figure
+
+
 def _accuracy(axis: Axes, comparison: Comparison) -> None:
     _rounds_curve(axis, comparison.unrolled, COLOURS[0], comparison.unrolled.name, marker="o")
     for colour, runs in zip(cycle(COLOURS[1:]), comparison.classical, strict=False):
@@ -84,6 +118,7 @@ def _accuracy(axis: Axes, comparison: Comparison) -> None:
     axis.set_xscale("symlog", linthresh=20, linscale=1.5)
     ticks = sorted({0, 5, 10, 20, 50, 100, int(comparison.classical[-1].rounds[0, -1])})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.set_xlim(0, ticks[-1])
     axis.set_ylim(0, 100)
     axis.set_xlabel("communication rounds")
     axis.set_ylabel("test accuracy, all agents' examples (%)")

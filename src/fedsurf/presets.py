@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from fedsurf.experiment import ExperimentConfig
 from fedsurf.network import GraphConfig, NetworkConfig
+from fedsurf.study import StudyConfig
 from fedsurf.surf import DescentConfig, SurfConfig
 from fedsurf.tasks.distribution import TaskConfig
 from fedsurf.tasks.features import FeatureConfig
@@ -106,3 +107,59 @@ def preset(name: str) -> ExperimentConfig:
     if name not in PRESETS:
         raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(PRESETS)}")
     return PRESETS[name].config
+
+
+@dataclass(frozen=True)
+class StudyPreset:
+    """A study with the sentence that describes it."""
+
+    description: str
+    config: StudyConfig
+
+
+_METROPOLIS = NetworkConfig(shift="metropolis")
+_STAR = NetworkConfig(graph=GraphConfig(kind="star"), reporting=10)
+_DIGITS = StudyConfig(
+    data=FeatureConfig(source="digits", backbone="pca", components=32),
+    task=TaskConfig(agents=30, train_examples=10, test_examples=3),
+    network=_METROPOLIS,
+    validation_share=0.5,
+)
+_FASHION = StudyConfig(data=_DEMO.data, network=_METROPOLIS)
+_CIFAR = StudyConfig(
+    data=FeatureConfig(source="cifar10", backbone="efficientnet-lite0", components=64),
+    network=_METROPOLIS,
+)
+_HETEROGENEOUS = TaskConfig(partition="dirichlet", alpha=0.3)
+
+STUDIES: dict[str, StudyPreset] = {
+    "digits": StudyPreset(
+        "Digits, 30 agents (more the data does not allow) on a 3-regular graph.", _DIGITS
+    ),
+    "digits-star": StudyPreset(
+        "Digits, 30 agents and a server, to which 10 of them report in a round.",
+        replace(_DIGITS, network=_STAR),
+    ),
+    "demo": StudyPreset(
+        "Embedded Fashion-MNIST, 100 agents on a 3-regular graph, class-imbalanced tasks.", _FASHION
+    ),
+    "demo-dirichlet": StudyPreset(
+        "Embedded Fashion-MNIST, 100 agents on a 3-regular graph, Dirichlet 0.3.",
+        replace(_FASHION, task=_HETEROGENEOUS),
+    ),
+    "demo-star": StudyPreset(
+        "Embedded Fashion-MNIST, 100 agents and a server, to which 10 of them report in a round.",
+        replace(_FASHION, network=_STAR),
+    ),
+    "cifar10": StudyPreset(
+        "CIFAR-10, 64 features of EfficientNet-lite0, 100 agents on a 3-regular graph.", _CIFAR
+    ),
+    "cifar10-dirichlet": StudyPreset(
+        "CIFAR-10, 64 features of EfficientNet-lite0, 3-regular graph, Dirichlet 0.3.",
+        replace(_CIFAR, task=_HETEROGENEOUS),
+    ),
+    "cifar10-star": StudyPreset(
+        "CIFAR-10, 64 features of EfficientNet-lite0, a server, to which 10 of 100 agents report.",
+        replace(_CIFAR, network=_STAR),
+    ),
+}

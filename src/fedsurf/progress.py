@@ -1,7 +1,7 @@
 """Progress on the terminal, on standard error: bars for long work, a line for each validation."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -86,7 +86,7 @@ class TerminalProgress:
         )
 
 
-def opener(console: Console) -> Callable[[str, int], object]:
+def opener(console: Console) -> Callable[[str, int], AbstractContextManager[Callable[[], None]]]:
     """Return a function that opens a progress bar with a title and a total."""
 
     @contextmanager

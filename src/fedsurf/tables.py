@@ -1,14 +1,16 @@
 """Tables for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.table import Table
 from torch import Tensor
 
 from fedsurf.comparison import Comparison
+from fedsurf.scores import Score
 from fedsurf.statistics import standard_error
 from fedsurf.tasks.sources import Entry
+from fedsurf.tuning import Tuned
 
 
 def methods_table(comparison: Comparison) -> Table:
@@ -80,6 +82,56 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
             holds,
         )
     return table
+
+
+def tuned_table(found: Iterable[Tuned]) -> Table:
+    """Show the best settings of each method."""
+    table = Table(box=box.SIMPLE_HEAD, title="Settings that scored best on validation tasks")
+    table.add_column("method", no_wrap=True)
+    table.add_column("trials", justify="right")
+    table.add_column("score %", justify="right")
+    table.add_column("settings")
+    for one in found:
+        settings = ", ".join(f"{name} {_plain(value)}" for name, value in one.best.items())
+        table.add_row(
+            one.method, str(len(one.trials)), f"{100 * one.trials[0].score:.1f}", settings
+        )
+    return table
+
+
+def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
+    """Show a study's results."""
+    rounds = sorted({count for score in scores for count in score.accuracy})
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Pooled accuracy (%) after so many rounds, {len(ceiling)} tasks; centralised "
+        f"{_percent(100 * ceiling)}",
+        caption="± standard error at the last round; to 90 / 95 / 99 %: median rounds until that "
+        "share of the centralised accuracy, - where most tasks did not get there; floats: "
+        "thousands per agent at the end",
+    )
+    table.add_column("method", no_wrap=True)
+    for count in rounds:
+        table.add_column(str(count), justify="right")
+    for heading in ("±", "to 90", "95", "99", "floats"):
+        table.add_column(heading, justify="right")
+    for score in scores:
+        cells = [
+            f"{100 * score.accuracy[count][0]:.1f}" if count in score.accuracy else ""
+            for count in rounds
+        ]
+        last = [error for _, error in score.accuracy.values()][-1:]
+        error = f"{100 * last[0]:.1f}" if last and last[0] is not None else ""
+        reached = ["-" if r.rounds is None else f"{r.rounds:.0f}" for r in score.reached]
+        label = score.label
+        if score.diverged:
+            label += f" (diverged at {min(score.diverged)})"
+        table.add_row(label, *cells, error, *reached, f"{score.floats / 1000:,.0f}")
+    return table
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def sources_table(entries: Sequence[Entry]) -> Table:

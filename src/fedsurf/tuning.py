@@ -5,12 +5,16 @@ mean of the pooled accuracy after a tenth of the rounds and after all of them, s
 nor a short-lived setting wins; a run that diverged scores 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 from fedsurf.algorithms import Start
+from fedsurf.configuration import to_dict
 from fedsurf.evaluation import run_all
+from fedsurf.files import CheckpointError, read_json, write_json
 from fedsurf.methods import Method, Setting
 from fedsurf.models import Model
 from fedsurf.network import Network
@@ -78,8 +82,6 @@ def tune(
         settings = dict(method.defaults)
         if number:
             settings |= method.draw(seeded(seed, "tune", method.name, number))
-        elif not method.space:
-            on_trial()
         runs = run_all(
             method.make(model, start, settings),
             tasks,
@@ -94,3 +96,39 @@ def tune(
         if not method.space:
             break
     return Tuned(method.name, sorted(trials, key=lambda trial: -trial.score))
+
+
+def write_tuned(path: Path, found: Mapping[str, Tuned], study: Any, budget: TuneConfig) -> None:
+    """Store the trials of all methods, with what they were tuned on."""
+    write_json(
+        path,
+        {
+            "study": to_dict(study),
+            "budget": to_dict(budget),
+            "methods": {name: tuned.to_dict() for name, tuned in found.items()},
+        },
+    )
+
+
+def read_tuned(path: Path) -> dict[str, Tuned]:
+    """Read what `write_tuned` stored."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("methods"), dict):
+        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote")
+    found = {}
+    for name, one in content["methods"].items():
+        rows = [dict(row) for row in one["trials"]]
+        found[name] = Tuned(name, [Trial(score=row.pop("score"), settings=row) for row in rows])
+    return found
+
+
+def best_settings(found: Mapping[str, Tuned]) -> dict[str, dict[str, Setting]]:
+    """Return the best settings of every method."""
+    return {name: tuned.best for name, tuned in found.items()}
+
+
+def shipped_settings(*, server: bool) -> dict[str, dict[str, Setting]]:
+    """Return the settings that come with the package, tuned on its embedded images."""
+    name = "server.json" if server else "graph.json"
+    with as_file(files("fedsurf") / "tuned" / name) as path:
+        return best_settings(read_tuned(path))

@@ -1,0 +1,72 @@
+"""A study's files: results as JSON and CSV, every recorded round as CSV, the figure."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedsurf.configuration import to_dict
+from fedsurf.evaluation import Trajectories
+from fedsurf.files import replacing, write_json
+from fedsurf.plots import save, study_figure
+from fedsurf.scores import Score
+from fedsurf.statistics import finite, standard_error
+from fedsurf.study import Entrant, Study
+
+
+def write_report(
+    folder: Path,
+    study: Study,
+    entrants: Sequence[Entrant],
+    results: Sequence[Trajectories],
+    scores: Sequence[Score],
+    ceiling: Tensor,
+) -> dict[str, Any]:
+    """Write everything that a study found into a folder; return what results.json holds."""
+    report = {
+        "study": to_dict(study.config),
+        "centralised": {
+            "mean": float(ceiling.mean()),
+            "error": finite(standard_error(ceiling)),
+        },
+        "entrants": [
+            {
+                "method": entrant.method,
+                "settings": dict(entrant.settings),
+                "run": None if entrant.run is None else str(entrant.run),
+                **score.to_dict(),
+            }
+            for entrant, score in zip(entrants, scores, strict=True)
+        ],
+    }
+    write_json(folder / "results.json", report)
+    _write_rows(folder / "results.csv", [_row(score) for score in scores])
+    _write_rows(
+        folder / "trajectories.csv",
+        [{"method": runs.name, **row} for runs in results for row in runs.summary()],
+    )
+    figure = study_figure(results, ceiling, study.config.task.agents)
+    for ending in ("png", "svg"):
+        save(figure, folder / f"figure.{ending}")
+    return report
+
+
+def _row(score: Score) -> dict[str, Any]:
+    row: dict[str, Any] = {"method": score.label}
+    for rounds, (mean, error) in score.accuracy.items():
+        row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
+    row |= {"spread": score.spread, "floats_per_agent": score.floats}
+    for reached in score.reached:
+        share = round(100 * reached.share)
+        row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}
+    return row | {"diverged": len(score.diverged)}
+
+
+def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)

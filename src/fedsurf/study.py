@@ -1,0 +1,274 @@
+"""A study: any set of methods and trained optimizers on the same tasks, from the same start, fairly.
+
+Every method sees the same tasks, the same W_0, the same graph and the same metric; classical methods
+use settings that were tuned with the same budget on validation tasks. Results are cached by
+configuration: adding a method computes only that method.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms import Algorithm, Start
+from fedsurf.algorithms.centralised import Centralised
+from fedsurf.configuration import to_dict
+from fedsurf.evaluation import Trajectories, Trajectory, run_all
+from fedsurf.experiment import Experiment
+from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.methods import METHODS, Method, Settings, method_named
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import Network, NetworkConfig, make_network
+from fedsurf.randomness import generator as seeded
+from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
+from fedsurf.tasks.features import FeatureConfig, Features, load_features
+from fedsurf.tasks.task import Task
+from fedsurf.tuning import TuneConfig, Tuned, tune
+
+VERSION = 1
+"""Enters the cache's key: raise it when a change of code changes results."""
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """On what methods are compared."""
+
+    data: FeatureConfig = field(default_factory=FeatureConfig)
+    """The data set and its features."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """The federated problems."""
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift="metropolis"))
+    """Who talks to whom. Trained optimizers use the shift operator that they were trained with."""
+    rounds: int = 200
+    """Communication rounds of every classical method."""
+    tasks: int = 10
+    """Meta-test tasks for each seed."""
+    seeds: tuple[int, ...] = (0,)
+    """Each seed draws its own graph, tasks, starts and mini-batches."""
+    initial_deviation: float = 1.0
+    """Standard deviation of the initial weights, the same for all methods."""
+    validation_share: float = 0.4
+    """Share of the data set's training part that only validation tasks see."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method with its settings, or a trained optimizer, as it enters a study.
+
+    Attributes
+    ----------
+    label : str
+        What tables and figures call it.
+    method : str or None
+        The name of a classical method.
+    settings : mapping
+        Its settings.
+    run : Path or None
+        The folder of a trained optimizer.
+    """
+
+    label: str
+    method: str | None = None
+    settings: Settings = field(default_factory=dict)
+    run: Path | None = None
+
+
+def recorded_steps(rounds: int) -> list[int]:
+    """Return the steps that a study records: all of the first 20, then every fifth, then every tenth."""
+    steps = [*range(min(rounds, 20) + 1), *range(25, min(rounds, 100) + 1, 5)]
+    return sorted({*steps, *range(110, rounds + 1, 10), rounds})
+
+
+class Study:
+    """Runs entrants on the same tasks.
+
+    Parameters
+    ----------
+    config : StudyConfig
+        On what they are compared.
+    cache : Path or None
+        A folder for results; what is there is not computed again.
+    features : Features or None
+        The data set's features, if they are at hand already.
+    """
+
+    def __init__(
+        self, config: StudyConfig, cache: Path | None = None, features: Features | None = None
+    ) -> None:
+        for name in ("rounds", "tasks"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+        if not config.seeds:
+            raise ValueError("seeds: got none, but there must be at least one")
+        self.config = config
+        self.cache = cache
+        self.start = Start(0.0, config.initial_deviation)
+        self._given = features
+        self._tasks: dict[int, list[Task]] = {}
+
+    @cached_property
+    def features(self) -> Features:
+        """The data set's features."""
+        return self._given if self._given is not None else load_features(self.config.data)
+
+    @cached_property
+    def distributions(self) -> MetaTasks:
+        """Where tasks come from."""
+        return meta_tasks(
+            self.features, self.config.task, validation_share=self.config.validation_share
+        )
+
+    @cached_property
+    def model(self) -> SoftmaxHead:
+        """What the agents train."""
+        return SoftmaxHead(self.distributions.test.features, self.distributions.test.classes)
+
+    def test_tasks(self, seed: int) -> list[Task]:
+        """Return a seed's meta-test tasks."""
+        if seed not in self._tasks:
+            self._tasks[seed] = [
+                self.distributions.test.draw(seeded(seed, "study-task", number))
+                for number in range(self.config.tasks)
+            ]
+        return self._tasks[seed]
+
+    def tuning_tasks(self, count: int) -> list[Task]:
+        """Return validation tasks, none of whose examples is in a meta-test task."""
+        draw = self.distributions.validation.draw
+        return [draw(seeded(0, "study-tuning", number)) for number in range(count)]
+
+    def network(self, seed: int, config: NetworkConfig | None = None) -> Network:
+        """Return a seed's network: the same graph for every entrant."""
+        config = self.config.network if config is None else config
+        return make_network(config, self.config.task.agents, seeded(seed, "graph"))
+
+    def methods(self, names: Sequence[str] = ("all",)) -> list[Method]:
+        """Return the methods of these names; `all` stands for all that run on this network."""
+        network = self.network(self.config.seeds[0])
+        found: dict[str, Method] = {}
+        for name in names:
+            if name == "all":
+                found |= {name: m for name, m in METHODS.items() if m.fits(network)}
+                continue
+            method = method_named(name)
+            if not method.fits(network):
+                kind = "a server" if method.runs_on == "server" else "a graph without a server"
+                raise ValueError(f"methods: got {name!r}, but it needs {kind}")
+            found[name] = method
+        return list(found.values())
+
+    def tune(
+        self,
+        method: Method,
+        config: TuneConfig,
+        on_trial: Callable[[], None] = lambda: None,
+    ) -> Tuned:
+        """Tune a method on validation tasks."""
+        tasks = self.tuning_tasks(config.tasks)
+        network = self.network(self.config.seeds[0])
+        return tune(method, self.model, self.start, tasks, network, config, on_trial=on_trial)
+
+    def run(self, entrant: Entrant, on_task: Callable[[], None] = lambda: None) -> Trajectories:
+        """Run an entrant on all tasks of all seeds, or read its results from the cache."""
+        total = len(self.config.seeds) * self.config.tasks
+        key = {
+            "study": to_dict(self.config),
+            "version": VERSION,
+            "entrant": self._identity(entrant),
+        }
+        cached = self._read(entrant.label, key)
+        if cached is not None:
+            for _ in range(total):
+                on_task()
+            return Trajectories(entrant.label, **cached)
+        parts = []
+        for seed in self.config.seeds:
+            algorithm, network, steps = self._prepare(entrant, seed)
+            record = None if entrant.run is not None else recorded_steps(steps)
+            parts.append(
+                run_all(
+                    algorithm,
+                    self.test_tasks(seed),
+                    network,
+                    steps,
+                    seed=seed,
+                    record=record,
+                    on_task=on_task,
+                )
+            )
+        joined = {
+            field.name: torch.cat([getattr(part, field.name) for part in parts])
+            for field in fields(Trajectory)
+        }
+        self._write(entrant.label, key, joined)
+        return Trajectories(entrant.label, **joined)
+
+    def ceiling(self, on_task: Callable[[], None] = lambda: None) -> Tensor:
+        """Return the accuracy of centralised training on each task, regularisation tuned."""
+        key = {"study": to_dict(self.config), "version": VERSION, "entrant": "centralised"}
+        cached = self._read("centralised", key)
+        if cached is not None:
+            return cached["accuracy"]
+        best = Centralised.tuned(self.tuning_tasks(TuneConfig.tasks))
+        accuracies = []
+        for seed in self.config.seeds:
+            for task in self.test_tasks(seed):
+                accuracies.append(best.accuracy(task))
+                on_task()
+        accuracy = torch.tensor(accuracies, dtype=torch.float64)
+        self._write("centralised", key, {"accuracy": accuracy})
+        return accuracy
+
+    def _prepare(self, entrant: Entrant, seed: int) -> tuple[Algorithm, Network, int]:
+        if entrant.run is not None:
+            experiment = Experiment.load(entrant.run, self.features)
+            mine = (self.model.features, self.model.classes)
+            theirs = (experiment.optimizer.model.features, experiment.optimizer.model.classes)
+            if mine != theirs:
+                raise ValueError(
+                    f"runs: got {entrant.run}, made for {theirs[0]} features and {theirs[1]} classes, "
+                    f"but the study has {mine[0]} and {mine[1]}"
+                )
+            shift = experiment.config.network.shift
+            network = self.network(seed, replace(self.config.network, shift=shift))
+            return experiment.optimizer, network, experiment.optimizer.steps
+        if entrant.method is None:
+            raise ValueError(f"entrant: got {entrant.label!r} with neither a method nor a run")
+        method = method_named(entrant.method)
+        algorithm = method.make(self.model, self.start, entrant.settings)
+        return algorithm, self.network(seed), self.config.rounds
+
+    def _identity(self, entrant: Entrant) -> Any:
+        if entrant.run is None:
+            return {"method": entrant.method, "settings": dict(entrant.settings)}
+        weights = (entrant.run / "best.safetensors").read_bytes()
+        return {"run": hashlib.sha256(weights).hexdigest()}
+
+    def _file(self, label: str, key: Any) -> Path | None:
+        if self.cache is None:
+            return None
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        plain = "".join(c if c.isalnum() else "-" for c in label.lower())
+        return self.cache / f"{plain}-{digest}.safetensors"
+
+    def _read(self, label: str, key: Any) -> dict[str, Tensor] | None:
+        file = self._file(label, key)
+        if file is None or not file.is_file():
+            return None
+        try:
+            if read_metadata(file) == key:
+                return read_new_tensors(file)
+        except CheckpointError:
+            file.unlink()
+        return None
+
+    def _write(self, label: str, key: Any, tensors: dict[str, Tensor]) -> None:
+        file = self._file(label, key)
+        if file is not None:
+            write_tensors(file, tensors, key)
