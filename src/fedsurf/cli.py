@@ -384,3 +384,7 @@ def run(arguments: list[str]) -> int:
 def _failed(error: Exception, code: int) -> int:
     err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True, style="red")
     return code
+
+
+if __name__ == "__main__":
+    main()
