@@ -1,0 +1,88 @@
+"""FedAdam: federated averaging with Adam at the server.
+
+S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar and H. B. McMahan,
+"Adaptive federated optimization", ICLR 2021, Algorithm 2. With Δ the mean of w_k − w_t over the
+agents that report, the server sets, number by number,
+
+    m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      w_{t+1} = w_t + η m / (√v + τ),
+
+from m = 0 and v = τ², without Adam's correction of the first rounds' bias, as in the paper.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.server import ServerMethod, check_below_one, check_positive, check_state
+from fedsurf.network import Network
+from fedsurf.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdamState(State):
+    """The server's moments beside the model.
+
+    Attributes
+    ----------
+    first_moment, second_moment : Tensor
+        The paper's m and v, `[parameters]`.
+    """
+
+    first_moment: Tensor
+    second_moment: Tensor
+
+
+@dataclass(frozen=True)
+class FedAdam(ServerMethod):
+    """FedAvg whose server takes Adam's steps; the rest as of `ServerMethod`.
+
+    Attributes
+    ----------
+    server_step_size : float
+        The server's step η.
+    beta1, beta2 : float
+        How slowly the moments forget, β₁ and β₂.
+    tau : float
+        How adaptive it is, the paper's τ: the smaller, the more.
+    """
+
+    server_step_size: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("server_step_size", self.server_step_size)
+        check_below_one("beta1", self.beta1)
+        check_below_one("beta2", self.beta2)
+        check_positive("tau", self.tau)
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return "FedAdam"
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> FedAdamState:
+        """Draw the server's first model; m = 0 and v = τ²."""
+        weights = self._first_weights(task, network, generator)
+        zero = torch.zeros_like(weights[0])
+        return FedAdamState(weights, first_moment=zero, second_moment=zero + self.tau**2)
+
+    def step(
+        self, state: State, task: Task, network: Network, generator: torch.Generator
+    ) -> FedAdamState:
+        """Move the server's model by the first moment over the root of the second."""
+        state = check_state(state, FedAdamState)
+        called = self._call(task, network)
+        server = state.weights[0]
+        received = called.download(server)
+        change = called.average(self._train(received, called.examples, generator)) - server
+        first = self.beta1 * state.first_moment + (1 - self.beta1) * change
+        second = self.beta2 * state.second_moment + (1 - self.beta2) * change.square()
+        moved = server + self.server_step_size * first / (second.sqrt() + self.tau)
+        return FedAdamState(
+            called.everywhere(moved), state.steps + 1, first_moment=first, second_moment=second
+        )

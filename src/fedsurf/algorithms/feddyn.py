@@ -1,0 +1,98 @@
+"""FedDyn: federated learning with a dynamic regulariser.
+
+D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough and V. Saligrama, "Federated
+learning based on dynamic regularization", ICLR 2021, Algorithm 1. Each called agent k of the set P
+minimises, from the server's model θ^{t−1},
+
+    f_k(θ) − ⟨h_k, θ⟩ + (α/2) ‖θ − θ^{t−1}‖²,
+
+here inexactly, by K gradient steps as all methods take them, and keeps h_k ← h_k − α (θ_k − θ^{t−1}),
+which is ∇f_k(θ_k) where the minimum is reached. With m agents in all, the server sets
+
+    h ← h − α (1/m) Σ_{k in P} (θ_k − θ^{t−1}),      θ^t = mean over P of θ_k − h/α.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.server import ServerMethod, check_positive, check_state
+from fedsurf.network import Network
+from fedsurf.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDynState(State):
+    """The regularisers' gradients beside the model; all are zero at the start.
+
+    Attributes
+    ----------
+    gradients : Tensor
+        The agents' h_k, `[agents, parameters]`.
+    server_gradient : Tensor
+        The server's h, `[parameters]`: the weighted mean of all h_k.
+    """
+
+    gradients: Tensor
+    server_gradient: Tensor
+
+
+@dataclass(frozen=True)
+class FedDyn(ServerMethod):
+    """FedAvg with a regulariser that aligns the agents' optima; the rest as of `ServerMethod`.
+
+    With `weighting="examples"` the means are weighted by examples, and |P|/m is the called agents'
+    share of all examples, so that h stays the weighted mean of all h_k.
+
+    Attributes
+    ----------
+    alpha : float
+        The regulariser's strength, the paper's α. Keep `step_size · alpha` below 2, or the steps
+        grow.
+    """
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("alpha", self.alpha)
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return "FedDyn"
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> FedDynState:
+        """Draw the server's first model; all h are zero."""
+        weights = self._first_weights(task, network, generator)
+        gradients = weights.new_zeros(task.agents, weights.shape[1])
+        return FedDynState(
+            weights, gradients=gradients, server_gradient=torch.zeros_like(weights[0])
+        )
+
+    def step(
+        self, state: State, task: Task, network: Network, generator: torch.Generator
+    ) -> FedDynState:
+        """Return the called agents' average, corrected by the server's h."""
+        state = check_state(state, FedDynState)
+        called = self._call(task, network)
+        received = called.download(state.weights[0])
+        gradients = state.gradients[called.agents]
+        local = self._train(
+            received,
+            called.examples,
+            generator,
+            correction=lambda weights: self.alpha * (weights - received) - gradients,
+        )
+        renewed = gradients - self.alpha * (local - received)
+        average = called.average(local)
+        change = called.presence * (average - state.weights[0])
+        server_gradient = state.server_gradient - self.alpha * change
+        return FedDynState(
+            called.everywhere(average - server_gradient / self.alpha),
+            state.steps + 1,
+            gradients=state.gradients.index_copy(0, called.agents, renewed),
+            server_gradient=server_gradient,
+        )

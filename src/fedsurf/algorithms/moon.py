@@ -1,0 +1,147 @@
+"""MOON: model-contrastive federated learning.
+
+Q. Li, B. He and D. Song, "Model-contrastive federated learning", CVPR 2021, Algorithm 1. Each called
+agent i adds to its loss μ times, in the mean over the examples of the mini-batch,
+
+    −log( exp(sim(z, z_server)/τ) / (exp(sim(z, z_server)/τ) + exp(sim(z, z_previous)/τ)) ),
+
+where sim is the cosine and z, z_server, z_previous are the representations of an example by the
+model that it trains, the server's model, and the model that the agent itself ended with when it was
+last called. All three start at the same W_0, so that the term is log 2 and without effect the first
+time. Steps and average are FedAvg's, and so is what is sent.
+
+**On frozen features with a linear head MOON is FedAvg.** The representation is what enters the
+output layer. For a `SoftmaxHead` (or a module that is one linear layer) that is the frozen features
+themselves, which do not depend on the weights: all three representations agree, the term is the
+constant log 2, its gradient is zero. The SURF paper compares with MOON in just this setting, a
+softmax layer on the features of a frozen backbone, and does not say what represented an example
+there. `representation="logits"` takes the scores instead, which do depend on the weights; that is a
+variation on the method, not the authors' own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.nn import functional
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.server import (
+    ServerMethod,
+    check_not_negative,
+    check_positive,
+    check_state,
+)
+from fedsurf.models import Model
+from fedsurf.network import Network
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+Representation = Callable[[Tensor, Tensor], Tensor]
+"""Maps `weights[agents, parameters]` and `x[agents, examples, …]` to `[agents, examples, width]`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MOONState(State):
+    """The agents' previous models beside the server's, `[agents, parameters]`; W_0 at the start."""
+
+    previous: Tensor
+
+
+@dataclass(frozen=True)
+class MOON(ServerMethod):
+    """FedAvg whose agents keep their representations near the server's; the rest as of `ServerMethod`.
+
+    Attributes
+    ----------
+    mu : float
+        The contrastive term's strength, the paper's μ (it tries 0.1, 1, 5 and 10); 0 is FedAvg.
+    temperature : float
+        The paper's τ (0.5 there).
+    representation : {"features", "logits"} or callable
+        What is contrasted: what enters the model's output layer (`Model.representation`), the
+        scores, or a function of weights and examples.
+    """
+
+    mu: float = 1.0
+    temperature: float = 0.5
+    representation: Literal["features", "logits"] | Representation = "features"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_not_negative("mu", self.mu)
+        check_positive("temperature", self.temperature)
+        if not callable(self.representation) and self.representation not in ("features", "logits"):
+            raise ValueError(
+                f"representation: got {self.representation!r}, "
+                "but it must be 'features', 'logits' or a function of weights and examples"
+            )
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return "MOON"
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> MOONState:
+        """Draw the server's first model, which is every agent's previous one too."""
+        weights = self._first_weights(task, network, generator)
+        return MOONState(weights, previous=network.agent_rows(weights))
+
+    def step(
+        self, state: State, task: Task, network: Network, generator: torch.Generator
+    ) -> MOONState:
+        """Return the average of what the called agents made of the server's model."""
+        state = check_state(state, MOONState)
+        called = self._call(task, network)
+        received = called.download(state.weights[0])
+        contrasted = _Contrasted(self, received, state.previous[called.agents])
+        local = self._train(received, called.examples, generator, model=contrasted)
+        return MOONState(
+            called.everywhere(called.average(local)),
+            state.steps + 1,
+            previous=state.previous.index_copy(0, called.agents, local),
+        )
+
+    def represent(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Return what is contrasted, `[agents, examples, width]`."""
+        if self.representation == "features":
+            return self.model.representation(weights, x)
+        if self.representation == "logits":
+            return self.model.logits(weights, x)
+        return self.representation(weights, x)
+
+
+class _Contrasted(Model):
+    """The agents' model with MOON's loss, for the length of a round."""
+
+    def __init__(self, moon: MOON, received: Tensor, previous: Tensor) -> None:
+        self.parameters = moon.model.parameters
+        self._moon = moon
+        self._received = received
+        self._previous = previous
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        return self._moon.model.logits(weights, x)
+
+    def loss(self, weights: Tensor, examples: Examples) -> Tensor:
+        contrastive = self._contrastive(weights, examples)
+        return self._moon.model.loss(weights, examples) + self._moon.mu * contrastive
+
+    def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
+        # An agent's term depends on its own weights only: the sum's gradient is every agent's.
+        pull: Tensor = grad(lambda rows: self._contrastive(rows, examples).sum())(weights)
+        return self._moon.model.gradient(weights, examples) + self._moon.mu * pull
+
+    def _contrastive(self, weights: Tensor, examples: Examples) -> Tensor:
+        own, server, previous = (
+            self._moon.represent(rows, examples.x)
+            for rows in (weights, self._received, self._previous)
+        )
+        to_server = functional.cosine_similarity(own, server, dim=2)
+        to_previous = functional.cosine_similarity(own, previous, dim=2)
+        return examples.mean(
+            functional.softplus((to_previous - to_server) / self._moon.temperature)
+        )

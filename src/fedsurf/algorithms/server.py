@@ -1,0 +1,200 @@
+"""What the methods through a server share: the round's frame, local training and the average.
+
+In a round the server calls some agents, sends them its model, they train it on their own examples,
+and the server aggregates what they send back. Only the called agents compute, and floats are
+counted on their links only. A method's own file says what it does differently.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.algorithms.local import Correction, local_descent
+from fedsurf.models import Model
+from fedsurf.network import Network, StarNetwork
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import AgentWeighting, Task
+
+Own = TypeVar("Own", bound=State)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round between the server and the agents that it called.
+
+    Attributes
+    ----------
+    network : StarNetwork
+        Carries and counts what is sent.
+    agents : Tensor
+        Who was called, int64 `[called]`.
+    examples : Examples
+        Their training examples.
+    shares : Tensor
+        How much each of them counts in the average, `[called]`; they sum to 1.
+    presence : Tensor
+        How much of f they are together, a number: |S|/N with uniform weighting.
+    """
+
+    network: StarNetwork
+    agents: Tensor
+    examples: Examples
+    shares: Tensor
+    presence: Tensor
+
+    def download(self, value: Tensor) -> Tensor:
+        """Send the server's `value[…]` to the called agents: `[called, …]`."""
+        return self.network.download(value, self.agents)
+
+    def average(self, values: Tensor) -> Tensor:
+        """Send the called agents' `values[called, …]` to the server, which averages them: `[…]`."""
+        received = self.network.upload(values, self.agents)
+        average: Tensor = torch.tensordot(self.shares, received, 1)
+        return average
+
+    def everywhere(self, server: Tensor) -> Tensor:
+        """Return the server's model `[parameters]` as every node's row, without copying it.
+
+        It is the model that the method stands for, hence the one to judge; nothing is sent here.
+        """
+        return server.expand(self.network.nodes, -1)
+
+
+@dataclass(frozen=True)
+class ServerMethod(ABC):
+    """A method through a server: one round a step, on a `StarNetwork`.
+
+    Attributes
+    ----------
+    model : Model
+        What the agents train.
+    local_steps : int
+        Gradient steps that a called agent takes in a round, K.
+    step_size : float
+        Their length, the agents' learning rate.
+    batch_size : int or None
+        Examples of a mini-batch; all of an agent's examples where None.
+    weighting : {"uniform", "examples"}
+        How much an agent counts in an average: as much as any other, or by its number of examples
+        (n_k/n over the agents that report).
+    start : Start
+        Where W_0 is drawn; the server's row of it is the first model.
+    """
+
+    model: Model
+    local_steps: int = 6
+    step_size: float = 0.1
+    batch_size: int | None = 10
+    weighting: AgentWeighting = "uniform"
+    start: Start = field(default_factory=Start)
+
+    def __post_init__(self) -> None:
+        check_at_least_one("local_steps", self.local_steps)
+        check_positive("step_size", self.step_size)
+        if self.batch_size is not None:
+            check_at_least_one("batch_size", self.batch_size)
+        if self.weighting not in ("uniform", "examples"):
+            raise ValueError(
+                f"weighting: got {self.weighting!r}, but it must be 'uniform' or 'examples'"
+            )
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The method's name."""
+
+    @abstractmethod
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Return the state after one more round."""
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Draw the server's first model."""
+        return State(self._first_weights(task, network, generator))
+
+    def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
+        check_star(network)
+        check_fits(task, network)
+        smallest = int(task.train.counts.min())
+        if self.batch_size is not None and self.batch_size > smallest:
+            raise ValueError(
+                f"batch_size: got {self.batch_size}, but it must be between 1 and {smallest}, "
+                "the number of examples of the agent with the fewest"
+            )
+        drawn = self.start.draw(network, self.model, generator, task.train.x.dtype)
+        return drawn[0].clone().expand(network.nodes, -1)
+
+    def _call(self, task: Task, network: Network) -> Round:
+        star = check_star(network)
+        agents = star.call()
+        parts = task.agent_weights(self.weighting)[agents]
+        presence = parts.sum()
+        return Round(star, agents, task.train.of(agents), parts / presence, presence)
+
+    def _train(
+        self,
+        weights: Tensor,
+        examples: Examples,
+        generator: torch.Generator,
+        *,
+        model: Model | None = None,
+        correction: Correction | None = None,
+    ) -> Tensor:
+        return local_descent(
+            self.model if model is None else model,
+            weights,
+            examples,
+            generator,
+            steps=self.local_steps,
+            step_size=self.step_size,
+            batch_size=self.batch_size,
+            correction=correction,
+        )
+
+
+def check_star(network: Network) -> StarNetwork:
+    """Return the network as a star, and raise if it is none."""
+    if not isinstance(network, StarNetwork):
+        raise ValueError(  # noqa: TRY004 - the value of an argument, like every other wrong network
+            f"network: got a {type(network).__name__} without a server, "
+            "but methods through a server run on a StarNetwork"
+        )
+    return network
+
+
+def check_state(state: State, kind: type[Own]) -> Own:
+    """Return the state as the method's own kind, and raise if it is another method's."""
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"state: got a {type(state).__name__}, "
+            f"but it must be the {kind.__name__} that this method's init returned"
+        )
+    return state
+
+
+def check_at_least_one(argument: str, value: int) -> None:
+    """Raise unless a number of things is at least 1."""
+    if value < 1:
+        raise ValueError(f"{argument}: got {value}, but it must be at least 1")
+
+
+def check_positive(argument: str, value: float) -> None:
+    """Raise unless a hyperparameter is positive and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{argument}: got {value}, but it must be positive and finite")
+
+
+def check_not_negative(argument: str, value: float) -> None:
+    """Raise unless a hyperparameter is zero or positive, and finite."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{argument}: got {value}, but it must be at least 0 and finite")
+
+
+def check_below_one(argument: str, value: float) -> None:
+    """Raise unless a decay is at least 0 and below 1."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{argument}: got {value}, but it must be at least 0 and below 1")
