@@ -106,6 +106,15 @@ def test_rounds_and_floats_are_counted_link_by_link():
     assert (network.rounds, network.floats) == (0, 0)
 
 
+def test_a_message_in_fewer_bits_counts_as_the_floats_that_it_is_said_to_be():
+    values = weights(8, 4, 5)
+    for network in (Network(nx.path_graph(4)), StarNetwork(3, None, seeded(0))):
+        mixed = network.mix(values, floats=2)
+        assert network.link_floats.tolist() == [2] * 6
+        torch.testing.assert_close(mixed, network.mix(values))
+        assert network.link_floats.tolist() == [7] * 6
+
+
 def test_a_single_agent_sends_nothing():
     network = Network(nx.empty_graph(1))
     network.mix(torch.zeros(1, 5))

@@ -77,11 +77,15 @@ class Network:
             self._operators[dtype] = self._operators[torch.float64].to(dtype)
         return self._operators[dtype]
 
-    def mix(self, values: Tensor) -> Tensor:
-        """Communicate once: return S·values for `values[nodes, …]`."""
+    def mix(self, values: Tensor, floats: int | None = None) -> Tensor:
+        """Communicate once: return S·values for `values[nodes, …]`.
+
+        A message counts as one float for each number of a row, or as `floats` where the numbers
+        are sent in fewer bits.
+        """
         self._check(values)
         self.rounds += 1
-        self.link_floats += values[0].numel()
+        self.link_floats += values[0].numel() if floats is None else floats
         return self._product(self.operator(values.dtype), values)
 
     def agent_rows(self, values: Tensor) -> Tensor:
@@ -134,12 +138,12 @@ class StarNetwork(Network):
         self.reporting = agents if reporting is None else reporting
         super().__init__(nx.star_graph(agents), shift, generator)
 
-    def mix(self, values: Tensor) -> Tensor:
+    def mix(self, values: Tensor, floats: int | None = None) -> Tensor:
         """Communicate once: sampled agents to the server, the server to all agents."""
         self._check(values)
         reporters = 1 + torch.randperm(self.agents, generator=self._generator)[: self.reporting]
         self.rounds += 1
-        size = values[0].numel()
+        size = values[0].numel() if floats is None else floats
         down = self.links[0] == 0
         up = torch.isin(self.links[0], reporters)
         self.link_floats += size * (down | up)
