@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits, node_gradient
+from fedsurf.algorithms.checks import check_batch_size, check_step_size
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -36,6 +37,10 @@ class DGD:
     step_size: float = 1.0
     batch_size: int | None = None
     start: Start = field(default_factory=Start)
+
+    def __post_init__(self) -> None:
+        check_step_size(self.step_size)
+        check_batch_size(self.batch_size)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,60 @@
+"""What the classical methods ask of their arguments, their state and their network."""
+
+import math
+from typing import TypeVar
+
+import torch
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.network import Network
+
+OwnState = TypeVar("OwnState", bound=State)
+
+TOLERANCE = 1e-9
+"""How far S may be from symmetric, and its rows from summing to 1, by rounding alone."""
+
+
+def check_step_size(step_size: float, argument: str = "step_size") -> None:
+    """Raise unless the step is a number above 0."""
+    if not 0 < step_size < math.inf:
+        raise ValueError(f"{argument}: got {step_size}, but it must be a finite number above 0")
+
+
+def check_batch_size(batch_size: int | None) -> None:
+    """Raise unless a mini-batch holds at least one example."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(
+            f"batch_size: got {batch_size}, but it must be at least 1, or None for all examples"
+        )
+
+
+def check_momentum(momentum: float) -> None:
+    """Raise unless the momentum is at least 0 and below 1."""
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum: got {momentum}, but it must be at least 0 and below 1")
+
+
+def check_averages(network: Network, method: str) -> None:
+    """Raise unless S is symmetric and its rows sum to 1, so that mixing keeps the agents' average.
+
+    A star in which only some agents report is judged by the S of all of them.
+    """
+    operator = network.operator(torch.float64)
+    difference = operator - operator.t()
+    entries = difference.coalesce().values() if difference.is_sparse else difference.flatten()
+    excess = operator @ torch.ones(network.nodes, 1, dtype=torch.float64) - 1
+    if torch.cat([entries, excess.flatten()]).abs().max() > TOLERANCE:
+        raise ValueError(
+            f"network: got the shift operator {network.shift!r}, which on this graph is not "
+            f"symmetric with rows that sum to 1, but {method} needs that: use 'metropolis'"
+        )
+
+
+def own_state(state: State, kind: type[OwnState]) -> OwnState:
+    """Return `state` as the kind that a method's `init` returned, or raise if it is another's."""
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"state: got a {type(state).__name__}, but this method steps from the "
+            f"{kind.__name__} that its init returns"
+        )
+    return state

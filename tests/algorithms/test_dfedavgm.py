@@ -1,0 +1,309 @@
+"""DFedAvgM against its paper's loop, its relation to DGD, and what quantising costs and saves."""
+
+import decentralised
+import naive
+import networkx as nx
+import pytest
+import torch
+from convex import Ridge, distances, heterogeneous_task, optimum
+from drawn import real_examples, seeded, weights
+from drawn import task as draw_task
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsurf.algorithms import Start, State
+from fedsurf.algorithms.dfedavgm import DFedAvgM, quantise
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
+
+HEAD = SoftmaxHead(3, 3)
+
+
+def naive_training(row, batches, step_size, momentum):
+    """y_{k+1} = y_k − β ∇F(y_k) + μ (y_k − y_{k−1}) at one agent, a step for each batch."""
+    before = row
+    for batch in batches:
+        moved = decentralised.combination(
+            (1 + momentum, row),
+            (-momentum, before),
+            (-step_size, naive.gradient(row, batch, 3)),
+        )
+        before, row = row, moved
+    return row
+
+
+@given(
+    agents=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    shift=st.sampled_from(["adjacency", "metropolis"]),
+    masked=st.booleans(),
+)
+def test_it_equals_a_loop_over_agents_whose_momentum_restarts_in_every_round(
+    agents, seed, shift, masked
+):
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.6), agents, seeded(seed))
+    task, network = draw_task(seed, agents, masked=masked), Network(graph, shift)
+    method = DFedAvgM(HEAD, 0.2, local_steps=3, momentum=0.7, batch_size=None)
+    state = method.init(task, network, seeded(seed))
+    rows, examples = state.weights.tolist(), real_examples(task.train)
+    for _ in range(3):
+        state = method.step(state, task, network, seeded(0))
+        trained = [
+            naive_training(row, [own] * 3, 0.2, 0.7)
+            for row, own in zip(rows, examples, strict=True)
+        ]
+        rows = naive.mix(graph, trained, shift)
+    torch.testing.assert_close(
+        state.weights, torch.tensor(rows, dtype=torch.float64), rtol=1e-11, atol=1e-11
+    )
+    assert state.steps == network.rounds == 3
+
+
+def test_every_local_step_draws_a_mini_batch_of_its_own():
+    graph, task = decentralised.lopsided_graph(), draw_task(1, agents=6, train=12)
+    method, network = DFedAvgM(HEAD, 0.2, batch_size=4), Network(graph, "metropolis")
+    state = method.init(task, network, seeded(0))
+    rows, twin = state.weights.tolist(), seeded(1)
+    batches = [real_examples(task.train.draw(4, twin)) for _ in range(6)]
+    trained = [
+        naive_training(row, [batch[i] for batch in batches], 0.2, 0.9) for i, row in enumerate(rows)
+    ]
+    expected = naive.mix(graph, trained, "metropolis")
+    state = method.step(state, task, network, seeded(1))
+    torch.testing.assert_close(state.weights, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_over_a_star_the_server_mixes_and_does_not_train():
+    task, network = draw_task(2), StarNetwork(4, None, seeded(0))
+    method = DFedAvgM(HEAD, 0.2, local_steps=2, batch_size=None)
+    state = method.init(task, network, seeded(0))
+    rows, examples = state.weights.tolist(), real_examples(task.train)
+    for _ in range(2):
+        state = method.step(state, task, network, seeded(0))
+        trained = [
+            naive_training(row, [own] * 2, 0.2, 0.9)
+            for row, own in zip(rows[1:], examples, strict=True)
+        ]
+        rows = naive.mix(nx.star_graph(4), [rows[0], *trained], "adjacency")
+    torch.testing.assert_close(state.weights, torch.tensor(rows, dtype=torch.float64))
+
+
+def test_with_one_local_step_and_no_momentum_it_is_dgd_that_mixes_after_the_step():
+    task, network = draw_task(3, agents=6), Network(decentralised.lopsided_graph(), "metropolis")
+    method = DFedAvgM(HEAD, 0.3, local_steps=1, momentum=0.0, batch_size=None)
+    state = method.init(task, network, seeded(0))
+    for _ in range(3):
+        before, state = state, method.step(state, task, network, seeded(0))
+        gradient = HEAD.gradient(before.weights, task.train)
+        after = network.mix(before.weights - 0.3 * gradient)
+        torch.testing.assert_close(state.weights, after)
+        dgd = network.mix(before.weights) - 0.3 * gradient
+        assert not torch.allclose(state.weights, dgd)
+        # DGD mixes the weights only; the difference is what mixing does to the steps.
+        torch.testing.assert_close(after - dgd, 0.3 * (gradient - network.mix(gradient)))
+
+
+def test_local_steps_bias_it_and_a_smaller_step_less():
+    task, model = heterogeneous_task(), Ridge(2, 3)
+    ends = [
+        distances(
+            DFedAvgM(model, step_size, momentum=0.0, batch_size=None),
+            task,
+            Network(nx.cycle_graph(6), "metropolis"),
+            int(5 / step_size),
+        )
+        for step_size in (0.04, 0.02, 0.01)
+    ]
+    for found in ends:
+        assert found[-1] == pytest.approx(found[-5], rel=1e-3)  # it has settled
+    assert ends[0][-1] / ends[1][-1] == pytest.approx(2, rel=0.3)
+    assert ends[1][-1] / ends[2][-1] == pytest.approx(2, rel=0.3)
+
+
+def test_agents_with_the_same_data_reach_their_optimum_together():
+    task, model = heterogeneous_task(), Ridge(2, 3)
+    pool = task.train.pooled().of(torch.zeros(6, dtype=torch.int64))
+    shared = type(task)(pool, pool, task.classes)
+    method = DFedAvgM(model, 0.2, batch_size=None)
+    found = distances(method, shared, Network(nx.cycle_graph(6), "metropolis"), 120)
+    assert found[-1] < 1e-6
+    torch.testing.assert_close(optimum(model, shared), optimum(model, task))
+
+
+def test_a_single_agent_does_gradient_descent_whose_momentum_restarts():
+    task, network = draw_task(3, agents=1), Network(nx.empty_graph(1))
+    method = DFedAvgM(HEAD, 0.3, local_steps=4, momentum=0.6, batch_size=None)
+    state = method.init(task, network, seeded(4))
+    descended = state.weights.clone().requires_grad_()
+    for _ in range(3):
+        state = method.step(state, task, network, seeded(0))
+        plain = torch.optim.SGD([descended], lr=0.3, momentum=0.6)
+        for _ in range(4):
+            plain.zero_grad()
+            HEAD.loss(descended, task.train).sum().backward()
+            plain.step()
+    torch.testing.assert_close(state.weights, descended.detach())
+
+
+# Quantised
+
+
+@given(seed=st.integers(0, 1000), bits=st.integers(2, 12), dtype=st.sampled_from([32, 64]))
+def test_a_quantised_number_is_one_of_the_two_nearest_multiples(seed, bits, dtype):
+    kind = torch.float32 if dtype == 32 else torch.float64
+    values = weights(seed, 3, 40, kind)
+    values[0] = 0.0
+    rounded = quantise(values, bits, seeded(seed))
+    levels = 2 ** (bits - 1) - 1
+    step = values.abs().amax(1, keepdim=True) / levels
+    assert rounded.dtype == kind
+    assert torch.equal(rounded[0], values[0])
+    assert ((rounded - values).abs() <= step * (1 + 1e-4)).all()
+    multiples = rounded[1:] / step[1:]
+    torch.testing.assert_close(multiples, multiples.round(), rtol=0, atol=1e-3)
+    assert multiples.abs().max() <= levels * (1 + 1e-5)
+
+
+def test_rounding_errors_do_not_lift_a_number_above_the_highest_level():
+    assert quantise(torch.ones(1, 20000), 16, seeded(0)).max() < 1 + 1e-6
+
+
+def test_quantising_is_right_in_the_mean():
+    values = weights(1, 2, 8)
+    random = seeded(0)
+    drawn = torch.stack([quantise(values, 3, random) for _ in range(2000)])
+    step = values.abs().amax(1, keepdim=True) / 3
+    assert ((drawn.mean(0) - values).abs() < 4 * step / 2 / 2000**0.5).all()
+    assert (drawn.std(0) > 0.1 * step).any()
+
+
+def test_quantised_it_equals_a_loop_in_which_neighbours_add_up_what_they_receive():
+    graph, task = decentralised.lopsided_graph(), draw_task(4, agents=6)
+    network = Network(graph, "metropolis")
+    method = DFedAvgM(HEAD, 0.2, local_steps=2, momentum=0.5, batch_size=None, bits=4)
+    state = method.init(task, network, seeded(0))
+    rows, examples = state.weights.tolist(), real_examples(task.train)
+    # copies[i][j] is what agent i knows of agent j, itself included.
+    copies = [{j: [0.0] * 12 for j in [i, *graph.neighbors(i)]} for i in range(6)]
+    for round_ in range(4):
+        state = method.step(state, task, network, seeded(round_))
+        noise = torch.rand(6, 12, generator=seeded(round_), dtype=torch.float64).tolist()
+        sent = []
+        for i, row in enumerate(rows):
+            trained = naive_training(row, [examples[i]] * 2, 0.2, 0.5)
+            difference = decentralised.combination((1, trained), (-1, copies[i][i]))
+            step = max(map(abs, difference)) / 7
+            sent.append(
+                [
+                    step * max(-7, min(7, (value / step + chance) // 1))
+                    for value, chance in zip(difference, noise[i], strict=True)
+                ]
+            )
+        rows = []
+        for i, known in enumerate(copies):
+            for j in known:
+                known[j] = decentralised.combination((1, known[j]), (1, sent[j]))
+            shares = [naive.shift_entry(graph, i, j, "metropolis") for j in known]
+            rows.append(decentralised.combination(*zip(shares, known.values(), strict=True)))
+    torch.testing.assert_close(state.weights, torch.tensor(rows, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("make", [decentralised.lopsided_graph, None])
+def test_with_many_bits_it_is_near_the_unquantised_one(make):
+    task = draw_task(5, agents=6, train=20)
+    ends = {}
+    for bits in (None, 32, 12, 4):
+        network = Network(make(), "metropolis") if make else StarNetwork(6, None, seeded(0))
+        method = DFedAvgM(HEAD, 0.1, batch_size=None, bits=bits)
+        ends[bits] = decentralised.run(method, task, network, 20).weights
+    apart = [float((ends[bits] - ends[None]).abs().max()) for bits in (32, 12, 4)]
+    assert apart[0] < 1e-7
+    assert apart[0] < apart[1] / 100 < 1e-4
+    assert apart[1] < apart[2] < 0.5
+
+
+def test_the_agents_agree_the_better_the_more_bits():
+    task, model = heterogeneous_task(), Ridge(2, 3)
+    ends = []
+    for bits in (None, 8, 3):
+        network = Network(nx.cycle_graph(6), "metropolis")
+        method = DFedAvgM(model, 0.02, momentum=0.0, batch_size=None, bits=bits)
+        ends.append(distances(method, task, network, 150)[-1])
+    assert ends[1] == pytest.approx(ends[0], rel=0.05)
+    assert ends[1] < ends[2] < 1
+
+
+@pytest.mark.parametrize(
+    ("bits", "floats"), [(None, 12), (32, 13), (16, 7), (8, 4), (4, 3), (3, 3), (2, 2)]
+)
+def test_fewer_bits_send_fewer_floats(bits, floats):
+    task, network = draw_task(6), Network(nx.cycle_graph(4))
+    decentralised.run(DFedAvgM(HEAD, batch_size=2, bits=bits), task, network, 3)
+    assert network.rounds == 3
+    assert network.link_floats.tolist() == [3 * floats] * 8
+
+
+def test_in_a_star_quantising_needs_that_all_agents_report():
+    task = draw_task(7)
+    method, plain = DFedAvgM(HEAD, batch_size=2, bits=8), DFedAvgM(HEAD, batch_size=2)
+    partly = StarNetwork(4, 3, seeded(0), "metropolis")
+    with pytest.raises(ValueError, match=r"^bits: got 8 in a star of whom 3 of 4 agents report"):
+        method.init(task, partly, seeded(0))
+    assert decentralised.run(plain, task, partly, 2).weights.isfinite().all()
+    whole = StarNetwork(4, 4, seeded(0), "metropolis")
+    decentralised.run(method, task, whole, 2)
+    assert whole.floats == 2 * 8 * 4
+
+
+def test_permuting_agents_permutes_the_result():
+    decentralised.permuting_agents_permutes(DFedAvgM(HEAD, 0.2, batch_size=None))
+    # Agents draw other noise in other places, but that of 32 bits is too fine to be seen.
+    decentralised.permuting_agents_permutes(DFedAvgM(HEAD, 0.2, batch_size=None, bits=32))
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_the_same_seed_gives_the_same_bits(bits):
+    decentralised.same_seed_same_bits(DFedAvgM(HEAD, bits=bits))
+
+
+@pytest.mark.parametrize("bits", [None, 6])
+def test_a_model_with_a_hidden_layer_learns(bits):
+    decentralised.one_hidden_layer_learns(
+        lambda model, start: DFedAvgM(model, 0.02, bits=bits, start=start)
+    )
+
+
+def test_it_takes_six_local_steps_unless_told_otherwise_and_its_name_says_the_bits():
+    assert DFedAvgM(HEAD).local_steps == 6
+    assert DFedAvgM(HEAD).name == "DFedAvgM"
+    assert DFedAvgM(HEAD, bits=8).name == "DFedAvgM (8 bits)"
+
+
+def test_the_state_of_another_method_is_refused():
+    state = State(torch.zeros(4, 12, dtype=torch.float64))
+    with pytest.raises(TypeError, match=r"^state: got a State, .* QuantisedState"):
+        DFedAvgM(HEAD, batch_size=2, bits=8).step(
+            state, draw_task(9), Network(nx.cycle_graph(4)), seeded(0)
+        )
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "wanted"),
+    [
+        ("step_size", 0.0, "a finite number above 0"),
+        ("step_size", float("nan"), "a finite number above 0"),
+        ("local_steps", 0, "at least 1"),
+        ("momentum", 1.0, "at least 0 and below 1"),
+        ("batch_size", 0, "at least 1"),
+        ("bits", 1, "between 2 and 32"),
+        ("bits", 33, "between 2 and 32"),
+    ],
+)
+def test_bad_arguments_are_refused(argument, value, wanted):
+    with pytest.raises(ValueError, match=rf"^{argument}: got {value}, but it must be {wanted}"):
+        DFedAvgM(HEAD, **{argument: value})
+
+
+def test_a_task_of_another_number_of_agents_is_refused():
+    with pytest.raises(ValueError, match=r"^task: got examples of 4 agents, .* 5 agents"):
+        DFedAvgM(HEAD, start=Start()).init(draw_task(11), Network(nx.cycle_graph(5)), seeded(0))
