@@ -272,5 +272,5 @@ def test_bad_arguments_are_named(argument, value):
 def test_another_methods_state_is_refused():
     task, network, head = draw_task(0), StarNetwork(4, 2, seeded(0)), SoftmaxHead(3, 3)
     state = FedAvg(head, batch_size=None).init(task, network, seeded(0))
-    with pytest.raises(TypeError, match=r"^state: got a State, .* MOONState"):
+    with pytest.raises(TypeError, match=r"^state: got a State, .* MOONState "):
         MOON(head, batch_size=None).step(state, task, network, seeded(0))

@@ -125,12 +125,14 @@ def test_a_single_agent_does_plain_gradient_descent():
 
 @pytest.mark.parametrize("size", [0.0, -1.0, float("nan")])
 def test_the_servers_step_must_be_positive(size):
-    with pytest.raises(ValueError, match=r"^server_step_size: got .*, but it must be positive"):
+    with pytest.raises(
+        ValueError, match=r"^server_step_size: got .*, but it must be a finite number above 0"
+    ):
         SCAFFOLD(SoftmaxHead(3, 3), server_step_size=size)
 
 
 def test_another_methods_state_is_refused():
     task, network, head = draw_task(0), StarNetwork(4, 2, seeded(0)), SoftmaxHead(3, 3)
     state = FedAvg(head, batch_size=None).init(task, network, seeded(0))
-    with pytest.raises(TypeError, match=r"^state: got a State, but it must be the SCAFFOLDState"):
+    with pytest.raises(TypeError, match=r"^state: got a State, .* SCAFFOLDState "):
         SCAFFOLD(head, batch_size=None).step(state, task, network, seeded(0))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.server import ServerMethod, check_below_one, check_positive, check_state
+from fedsurf.algorithms.checks import check_step_size, own_state
+from fedsurf.algorithms.server import ServerMethod, check_below_one, check_positive
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -55,7 +56,7 @@ class FedAdam(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("server_step_size", self.server_step_size)
+        check_step_size(self.server_step_size, "server_step_size")
         check_below_one("beta1", self.beta1)
         check_below_one("beta2", self.beta2)
         check_positive("tau", self.tau)
@@ -75,7 +76,7 @@ class FedAdam(ServerMethod):
         self, state: State, task: Task, network: Network, generator: torch.Generator
     ) -> FedAdamState:
         """Move the server's model by the first moment over the root of the second."""
-        state = check_state(state, FedAdamState)
+        state = own_state(state, FedAdamState)
         called = self._call(task, network)
         server = state.weights[0]
         received = called.download(server)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.server import ServerMethod, check_below_one, check_positive, check_state
+from fedsurf.algorithms.checks import check_step_size, own_state
+from fedsurf.algorithms.server import ServerMethod, check_below_one
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -45,7 +46,7 @@ class FedAvgM(ServerMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_below_one("momentum", self.momentum)
-        check_positive("server_step_size", self.server_step_size)
+        check_step_size(self.server_step_size, "server_step_size")
 
     @property
     def name(self) -> str:
@@ -61,7 +62,7 @@ class FedAvgM(ServerMethod):
         self, state: State, task: Task, network: Network, generator: torch.Generator
     ) -> FedAvgMState:
         """Move the server's model along its velocity."""
-        state = check_state(state, FedAvgMState)
+        state = own_state(state, FedAvgMState)
         called = self._call(task, network)
         server = state.weights[0]
         received = called.download(server)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.server import ServerMethod, check_positive, check_state
+from fedsurf.algorithms.checks import own_state
+from fedsurf.algorithms.server import ServerMethod, check_positive
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -76,7 +77,7 @@ class FedDyn(ServerMethod):
         self, state: State, task: Task, network: Network, generator: torch.Generator
     ) -> FedDynState:
         """Return the called agents' average, corrected by the server's h."""
-        state = check_state(state, FedDynState)
+        state = own_state(state, FedDynState)
         called = self._call(task, network)
         received = called.download(state.weights[0])
         gradients = state.gradients[called.agents]

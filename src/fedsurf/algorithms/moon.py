@@ -29,11 +29,11 @@ from torch.func import grad
 from torch.nn import functional
 
 from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.checks import own_state
 from fedsurf.algorithms.server import (
     ServerMethod,
     check_not_negative,
     check_positive,
-    check_state,
 )
 from fedsurf.models import Model
 from fedsurf.network import Network
@@ -94,7 +94,7 @@ class MOON(ServerMethod):
         self, state: State, task: Task, network: Network, generator: torch.Generator
     ) -> MOONState:
         """Return the average of what the called agents made of the server's model."""
-        state = check_state(state, MOONState)
+        state = own_state(state, MOONState)
         called = self._call(task, network)
         received = called.download(state.weights[0])
         contrasted = _Contrasted(self, received, state.previous[called.agents])

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.server import ServerMethod, check_positive, check_state
+from fedsurf.algorithms.checks import check_step_size, own_state
+from fedsurf.algorithms.server import ServerMethod
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -58,7 +59,7 @@ class SCAFFOLD(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("server_step_size", self.server_step_size)
+        check_step_size(self.server_step_size, "server_step_size")
 
     @property
     def name(self) -> str:
@@ -77,7 +78,7 @@ class SCAFFOLD(ServerMethod):
         self, state: State, task: Task, network: Network, generator: torch.Generator
     ) -> SCAFFOLDState:
         """Move the model and the server's variate by the mean changes of the called agents."""
-        state = check_state(state, SCAFFOLDState)
+        state = own_state(state, SCAFFOLDState)
         called = self._call(task, network)
         sent = torch.stack([state.weights[0], state.server_variate])
         received, server_variate = called.download(sent).unbind(1)

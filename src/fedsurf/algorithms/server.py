@@ -8,19 +8,17 @@ counted on their links only. A method's own file says what it does differently.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.algorithms.checks import check_batch_size, check_step_size
 from fedsurf.algorithms.local import Correction, local_descent
 from fedsurf.models import Model
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import AgentWeighting, Task
-
-Own = TypeVar("Own", bound=State)
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,10 @@ class ServerMethod(ABC):
     start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:
-        check_at_least_one("local_steps", self.local_steps)
-        check_positive("step_size", self.step_size)
-        if self.batch_size is not None:
-            check_at_least_one("batch_size", self.batch_size)
+        if self.local_steps < 1:
+            raise ValueError(f"local_steps: got {self.local_steps}, but it must be at least 1")
+        check_step_size(self.step_size)
+        check_batch_size(self.batch_size)
         if self.weighting not in ("uniform", "examples"):
             raise ValueError(
                 f"weighting: got {self.weighting!r}, but it must be 'uniform' or 'examples'"
@@ -164,22 +162,6 @@ def check_star(network: Network) -> StarNetwork:
             "but methods through a server run on a StarNetwork"
         )
     return network
-
-
-def check_state(state: State, kind: type[Own]) -> Own:
-    """Return the state as the method's own kind, and raise if it is another method's."""
-    if not isinstance(state, kind):
-        raise TypeError(
-            f"state: got a {type(state).__name__}, "
-            f"but it must be the {kind.__name__} that this method's init returned"
-        )
-    return state
-
-
-def check_at_least_one(argument: str, value: int) -> None:
-    """Raise unless a number of things is at least 1."""
-    if value < 1:
-        raise ValueError(f"{argument}: got {value}, but it must be at least 1")
 
 
 def check_positive(argument: str, value: float) -> None:
