@@ -113,22 +113,25 @@ def run(
     mini-batches draw from generators of their own. What is recorded is the start and every step, or
     those that `record` contains: on a light model, looking takes longer than training.
 
-    A run whose weights are no numbers any more has diverged. It stops there, and what would have been
-    recorded from there on is NaN.
+    A run whose weights are no numbers any more has diverged. It stops there, what would have been
+    recorded from there on is NaN, and the rounds and floats are those that it would have taken.
     """
     start, batches, talk = (seeded(seed, what, *path) for what in ("start", "steps", "network"))
     network.reset(talk)
     state = algorithm.init(task, network, start)
-    records = []
-    diverged = False
+    records: list[tuple[float, ...]] = []
+    diverged_at = 0
     for step in range(steps + 1):
-        if step and not diverged:
+        if step and not diverged_at:
             state = algorithm.step(state, task, network, batches)
-            diverged = not bool(state.weights.isfinite().all())
+            if not state.weights.isfinite().all():
+                diverged_at = step
         if record is not None and step not in record:
             continue
-        if diverged:
-            records.append((network.rounds, network.floats, *[float("nan")] * 5))
+        if diverged_at:
+            rounds = network.rounds * step // diverged_at
+            floats = network.floats * step // diverged_at
+            records.append((rounds, floats, *[float("nan")] * 5))
         else:
             records.append(_record(algorithm.model, state, task, network, weighting))
     columns = zip(*records, strict=True)

@@ -7,7 +7,28 @@ from typing import Literal
 
 import torch
 
-from fedsurf.algorithms import DGD, Algorithm, Start
+from fedsurf.algorithms import (
+    DGD,
+    DSGD,
+    EXTRA,
+    LDA,
+    MOON,
+    SCAFFOLD,
+    Algorithm,
+    ClassMeans,
+    DFedAvgM,
+    ExactDiffusion,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedProx,
+    GradientTracking,
+    LocalOnly,
+    OneShot,
+    Ridge,
+    Start,
+)
 from fedsurf.models import Model
 from fedsurf.network import Network
 
@@ -85,18 +106,135 @@ class Method:
         return self.runs_on == "any" or (self.runs_on == "server") == network.server
 
 
+_STEP = LogRange(0.01, 10.0)
+_BATCH = Choice((10, None))
+_LOCAL = Choice((2, 6, 12))
+_MOMENTUM = Choice((0.0, 0.5, 0.9))
+_SERVER: dict[str, LogRange | Choice] = {
+    "step_size": _STEP,
+    "local_steps": _LOCAL,
+    "batch_size": _BATCH,
+}
+_SERVER_DEFAULTS: dict[str, Setting] = {"step_size": 0.3, "local_steps": 6, "batch_size": 10}
+
+_GRAPH_METHODS = (
+    Method(
+        "dgd",
+        "DGD",
+        DGD,
+        "any",
+        {"step_size": _STEP, "batch_size": _BATCH},
+        {"step_size": 0.3, "batch_size": 10},
+    ),
+    Method("dsgd", "DSGD", DSGD, "any", {"step_size": _STEP}, {"step_size": 0.1}),
+    Method(
+        "dfedavgm",
+        "DFedAvgM",
+        DFedAvgM,
+        "any",
+        {
+            "step_size": LogRange(0.003, 1.0),
+            "local_steps": _LOCAL,
+            "momentum": _MOMENTUM,
+            "batch_size": _BATCH,
+        },
+        {"step_size": 0.03, "local_steps": 6, "momentum": 0.9, "batch_size": 10},
+    ),
+    Method(
+        "gradient-tracking",
+        "gradient tracking",
+        GradientTracking,
+        "graph",
+        {"step_size": _STEP, "momentum": _MOMENTUM},
+        {"step_size": 0.1, "momentum": 0.0},
+    ),
+    Method("extra", "EXTRA", EXTRA, "graph", {"step_size": _STEP}, {"step_size": 0.1}),
+    Method(
+        "exact-diffusion",
+        "Exact Diffusion",
+        ExactDiffusion,
+        "graph",
+        {"step_size": _STEP},
+        {"step_size": 0.1},
+    ),
+)
+
+_SERVER_METHODS = (
+    Method("fedavg", "FedAvg", FedAvg, "server", _SERVER, _SERVER_DEFAULTS),
+    Method(
+        "fedprox",
+        "FedProx",
+        FedProx,
+        "server",
+        {**_SERVER, "mu": LogRange(0.001, 1.0)},
+        {**_SERVER_DEFAULTS, "mu": 0.01},
+    ),
+    Method(
+        "scaffold",
+        "SCAFFOLD",
+        SCAFFOLD,
+        "server",
+        {**_SERVER, "server_step_size": LogRange(0.3, 3.0)},
+        {**_SERVER_DEFAULTS, "server_step_size": 1.0},
+    ),
+    Method(
+        "moon",
+        "MOON (logits)",
+        MOON,
+        "server",
+        {**_SERVER, "mu": LogRange(0.01, 5.0), "temperature": Choice((0.5, 1.0))},
+        {**_SERVER_DEFAULTS, "mu": 0.1, "temperature": 0.5, "representation": "logits"},
+    ),
+    Method(
+        "feddyn",
+        "FedDyn",
+        FedDyn,
+        "server",
+        {**_SERVER, "alpha": LogRange(0.003, 1.0)},
+        {**_SERVER_DEFAULTS, "alpha": 0.1},
+    ),
+    Method(
+        "fedavgm",
+        "FedAvgM",
+        FedAvgM,
+        "server",
+        {**_SERVER, "momentum": Choice((0.5, 0.8, 0.9)), "server_step_size": LogRange(0.1, 2.0)},
+        {**_SERVER_DEFAULTS, "momentum": 0.5, "server_step_size": 1.0},
+    ),
+    Method(
+        "fedadam",
+        "FedAdam",
+        FedAdam,
+        "server",
+        {**_SERVER, "server_step_size": LogRange(0.01, 1.0), "tau": LogRange(0.001, 0.1)},
+        {**_SERVER_DEFAULTS, "server_step_size": 0.1, "tau": 0.01},
+    ),
+)
+
+_CLOSED_FORMS = (
+    Method("class-means", "class means", ClassMeans, "any", {}),
+    Method("lda", "LDA", LDA, "any", {"shrinkage": LogRange(0.001, 0.9)}, {"shrinkage": 0.1}),
+    Method("ridge", "ridge", Ridge, "any", {"strength": LogRange(0.001, 10.0)}, {"strength": 0.1}),
+    Method(
+        "one-shot",
+        "one-shot averaging",
+        OneShot,
+        "any",
+        {"strength": LogRange(0.0003, 0.3)},
+        {"strength": 0.01},
+    ),
+    Method(
+        "local-only",
+        "local only",
+        LocalOnly,
+        "any",
+        {"strength": LogRange(0.0003, 0.3)},
+        {"strength": 0.01},
+    ),
+)
+
 METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        Method(
-            "dgd",
-            "DGD",
-            DGD,
-            "any",
-            {"step_size": LogRange(0.01, 3.0), "batch_size": Choice((10, None))},
-            {"step_size": 0.3, "batch_size": 10},
-        ),
-    )
+    method.name: method for method in (*_GRAPH_METHODS, *_SERVER_METHODS, *_CLOSED_FORMS)
 }
 """All methods, by name."""
 

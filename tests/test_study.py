@@ -1,0 +1,201 @@
+"""Studies: same tasks for all, cached by configuration, the same bits again, divergence contained."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsurf import study as study_module
+from fedsurf.cli import run as run_command
+from fedsurf.evaluation import Trajectories
+from fedsurf.methods import METHODS, LogRange, method_named
+from fedsurf.presets import STUDIES
+from fedsurf.randomness import generator
+from fedsurf.scores import score
+from fedsurf.study import Entrant, Study, StudyConfig, recorded_steps
+from fedsurf.tuning import TuneConfig, read_tuned, write_tuned
+
+SMALL = replace(STUDIES["digits"].config, tasks=2, rounds=6)
+DGD = Entrant("DGD", "dgd", {"step_size": 0.3, "batch_size": None})
+
+
+def same(left: Trajectories, right: Trajectories) -> bool:
+    return all(
+        torch.equal(getattr(left, name), getattr(right, name))
+        for name in ("rounds", "floats", "loss", "pooled_accuracy", "gradient_norm")
+    )
+
+
+def test_the_same_configuration_gives_the_same_bits() -> None:
+    assert same(Study(SMALL).run(DGD), Study(SMALL).run(DGD))
+
+
+def test_another_seed_gives_other_tasks() -> None:
+    assert not same(Study(SMALL).run(DGD), Study(replace(SMALL, seeds=(1,))).run(DGD))
+
+
+def test_seeds_are_stacked_behind_each_other() -> None:
+    both = Study(replace(SMALL, seeds=(0, 1))).run(DGD)
+    assert torch.equal(both.loss[:2], Study(SMALL).run(DGD).loss)
+    assert torch.equal(both.loss[2:], Study(replace(SMALL, seeds=(1,))).run(DGD).loss)
+
+
+def test_results_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Study(SMALL, tmp_path).run(DGD)
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(study_module, "run_all", forbidden)
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+    with pytest.raises(AssertionError, match="computed again"):
+        Study(SMALL, tmp_path).run(replace(DGD, settings={"step_size": 0.2, "batch_size": None}))
+    with pytest.raises(AssertionError, match="computed again"):
+        Study(replace(SMALL, rounds=7), tmp_path).run(DGD)
+
+
+def test_a_damaged_cache_is_computed_again(tmp_path: Path) -> None:
+    first = Study(SMALL, tmp_path).run(DGD)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+
+
+def test_a_method_that_diverges_is_reported_and_harms_nobody() -> None:
+    study = Study(replace(SMALL, rounds=200))
+    wild = study.run(Entrant("wild", "dgd", {"step_size": 1e38, "batch_size": None}))
+    (first, second) = wild.diverged
+    assert first is not None
+    assert second is not None
+    tame = study.run(DGD)
+    assert tame.diverged == [None, None]
+    row = score(wild, study.ceiling(), study.config.task.agents)
+    assert row.diverged == [first, second]
+    assert row.accuracy[200][0] == 0.0
+
+
+def test_all_methods_start_at_the_same_weights() -> None:
+    study = Study(SMALL)
+    losses = {
+        round(float(study.run(Entrant(m.title, m.name, m.defaults)).loss[0, 0]), 4)
+        for m in study.methods(("dgd", "dsgd", "extra", "exact-diffusion"))
+    }
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize("preset", ["digits", "digits-star"])
+def test_every_method_runs_with_its_defaults_and_learns(preset: str) -> None:
+    study = Study(replace(STUDIES[preset].config, tasks=1, rounds=30))
+    names = {method.name for method in study.methods()}
+    assert names == {m.name for m in METHODS.values() if m.fits(study.network(0))}
+    for method in study.methods():
+        runs = study.run(Entrant(method.title, method.name, method.defaults))
+        assert runs.diverged == [None], method.name
+        assert float(runs.pooled_accuracy[0].max()) > 0.35, method.name
+
+
+def test_a_server_method_is_refused_on_a_graph() -> None:
+    with pytest.raises(ValueError, match="'fedavg', but it needs a server"):
+        Study(SMALL).methods(("fedavg",))
+
+
+def test_unknown_methods_and_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="methods: got 'nothing'"):
+        method_named("nothing")
+    with pytest.raises(ValueError, match=r"settings of dgd: got \['momentum'\]"):
+        Study(SMALL).run(Entrant("DGD", "dgd", {"momentum": 0.5}))
+
+
+def test_tuning_gives_every_method_the_same_trials_and_finds_the_best() -> None:
+    study = Study(SMALL)
+    budget = TuneConfig(trials=5, tasks=2, rounds=10)
+    tuned = study.tune(method_named("dgd"), budget)
+    scores = [trial.score for trial in tuned.trials]
+    assert len(scores) == 5
+    assert scores == sorted(scores, reverse=True)
+    assert study.tune(method_named("dgd"), budget) == tuned
+
+
+def test_tuned_settings_survive_their_file(tmp_path: Path) -> None:
+    study = Study(SMALL)
+    tuned = study.tune(method_named("dgd"), TuneConfig(trials=3, tasks=1, rounds=5))
+    write_tuned(tmp_path / "tuned.json", {"dgd": tuned}, SMALL, TuneConfig())
+    assert read_tuned(tmp_path / "tuned.json") == {"dgd": tuned}
+
+
+def test_log_ranges_are_covered_evenly_in_the_logarithm() -> None:
+    random = generator(0, "range")
+    drawn = torch.tensor([LogRange(0.01, 100.0).draw(random) for _ in range(2000)])
+    assert float(drawn.min()) >= 0.01
+    assert float(drawn.max()) <= 100
+    for edge, share in ((0.1, 0.25), (1.0, 0.5), (10.0, 0.75)):
+        assert float((drawn < edge).double().mean()) == pytest.approx(share, abs=0.04)
+
+
+def test_scores_count_the_rounds_until_a_share_of_the_ceiling() -> None:
+    rounds = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]])
+    accuracy = torch.tensor([[0.1, 0.5, 0.93, 0.96], [0.1, 0.91, 0.95, 1.0], [0.1, 0.2, 0.3, 0.4]])
+    nothing = torch.zeros(3, 4)
+    runs = Trajectories("m", rounds, 100 * rounds, nothing, nothing, accuracy, nothing, nothing)
+    row = score(runs, torch.ones(3, dtype=torch.float64), 10, (2, 3, 5))
+    assert row.accuracy[2][0] == pytest.approx((0.93 + 0.95 + 0.3) / 3)
+    assert 5 not in row.accuracy
+    by_share = {one.share: one for one in row.reached}
+    assert (by_share[0.9].rounds, by_share[0.9].floats) == (2, 20)
+    assert by_share[0.95].rounds == 3
+    assert by_share[0.99].rounds is None
+    assert by_share[0.99].tasks == pytest.approx(1 / 3)
+
+
+def test_recorded_steps_hold_the_start_the_first_rounds_and_the_end() -> None:
+    assert recorded_steps(3) == [0, 1, 2, 3]
+    steps = recorded_steps(207)
+    assert steps[:21] == list(range(21))
+    assert steps[-1] == 207
+    assert {50, 100, 200} <= set(steps)
+
+
+def test_a_study_needs_tasks_rounds_and_seeds() -> None:
+    for bad, name in (({"tasks": 0}, "tasks"), ({"rounds": 0}, "rounds"), ({"seeds": ()}, "seeds")):
+        with pytest.raises(ValueError, match=f"^{name}: got"):
+            Study(replace(StudyConfig(), **bad))
+
+
+def test_tune_and_compare_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned, folder = tmp_path / "tuned.json", tmp_path / "study"
+    budget = ["--budget.trials", "2", "--budget.tasks", "1", "--budget.rounds", "5"]
+    methods = ["--methods", "dgd", "extra"]
+    assert run_command(["tune", "digits", "--file", str(tuned), *methods, *budget, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"dgd", "extra"}
+    command = ["compare", "digits", "--folder", str(folder), "--tasks", "2", "--rounds", "20"]
+    assert run_command([*command, *methods, "--tuned", str(tuned), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in report["entrants"]] == ["DGD", "EXTRA"]
+    assert report["centralised"]["mean"] > 0.8
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "results.csv").read_text().startswith("method,accuracy_10")
+    assert "DGD,0" in (folder / "trajectories.csv").read_text()
+    assert run_command([*command, *methods, "--tuned", str(tuned)]) == 0
+    assert "EXTRA" in capsys.readouterr().out
+
+
+def test_a_trained_optimizer_enters_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    data = ["--data.components", "8"]
+    steps = ["--surf.steps", "4", "--surf.validation-tasks", "2"]
+    assert run_command(["train", "smoke", "--folder", str(run), *steps]) == 0
+    command = ["compare", "digits", "--methods", "dgd", "--tasks", "1", "--rounds", "10"]
+    command += ["--runs", str(run)]
+    assert run_command([*command, *data, "--folder", str(tmp_path / "a"), "--json"]) == 0
+    out = capsys.readouterr().out
+    report = json.loads(out[out.index("{") :])
+    assert report["entrants"][0]["run"] == str(run)
+    assert run_command([*command, "--folder", str(tmp_path / "b")]) == 1
+    assert "made for 8 features" in capsys.readouterr().err
