@@ -104,16 +104,18 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
     rounds = sorted({count for score in scores for count in score.accuracy})
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"Pooled accuracy (%) after so many rounds, {len(ceiling)} tasks; centralised "
-        f"{_percent(100 * ceiling)}",
-        caption="± standard error at the last round; to 90 / 95 / 99 %: median rounds until that "
-        "share of the centralised accuracy, - where most tasks did not get there; floats: "
+        padding=0,
+        pad_edge=False,
+        title=f"Pooled accuracy (%) after so many rounds; {len(ceiling)} tasks; "
+        f"centralised {_percent(100 * ceiling)}",
+        caption="± standard error at the last round; →90: median rounds until 90 % of "
+        "the centralised accuracy, - where most tasks did not get there; floats: "
         "thousands per agent at the end",
     )
     table.add_column("method", no_wrap=True)
     for count in rounds:
         table.add_column(str(count), justify="right")
-    for heading in ("±", "to 90", "95", "99", "floats"):
+    for heading in ("±", "→90", "→95", "→99", "floats"):
         table.add_column(heading, justify="right")
     for score in scores:
         cells = [
