@@ -1,0 +1,177 @@
+"""Averaging a statistic of all agents, one round a step: gossip over a graph, or through a server.
+
+Over a graph, plain gossip x ← S x (S. Boyd, A. Ghosh, B. Prabhakar and D. Shah, "Randomized gossip
+algorithms", IEEE Transactions on Information Theory 52(6), 2006), or the Chebyshev semi-iteration
+(W. Auzinger, "Iterative solution of large linear systems", lecture notes, TU Wien 2011; K. Scaman,
+F. Bach, S. Bubeck, Y. T. Lee and L. Massoulié, "Optimal algorithms for smooth and strongly convex
+distributed optimization in networks", ICML 2017):
+
+    x(1) = S x(0),   x(k+1) = ω(k+1) (S x(k) − x(k−1)) + x(k−1),
+    ω(2) = 1 / (1 − λ²/2),   ω(k+1) = 1 / (1 − λ² ω(k)/4),
+
+with λ the second largest absolute eigenvalue of S, which the agents know of their network from the
+set-up on. The distance from the average falls to 1/T_k(1/λ) of its start after k rounds, with T_k
+Chebyshev's polynomial, where plain gossip gets to λ^k. With λ = 0 the two are the same. On the way
+there, the accelerated estimates weigh some agents negatively: they are averages only in the end.
+
+Through a server, each agent's statistic is counted once: the server calls agents, those that it has
+not heard yet upload theirs, and its estimate is the mean of all that it has heard so far.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.checks import check_averages
+from fedsurf.network import Network, StarNetwork
+
+DENSE_UP_TO = 1000
+"""Up to this number of nodes all eigenvalues are computed, above it only the one that is needed."""
+
+Solve = Callable[[Tensor, Tensor], Tensor]
+"""Returns weights `[rows, parameters]`, given estimates `[rows, size]` and the weights so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingState(State):
+    """What a method carries that averages a statistic and solves for weights.
+
+    Attributes
+    ----------
+    values : Tensor
+        Each agent's estimate of the mean statistic, `[nodes, size]`. Through a server: its
+        estimate in row 0, the agents' own statistics below it.
+    previous : Tensor
+        The estimates one round ago.
+    relaxation : float
+        The ω of the last round.
+    contraction : float
+        The λ that the acceleration knows; 0 where there is none.
+    heard : Tensor
+        Whose statistic a server has, bool `[agents]`.
+    """
+
+    values: Tensor
+    previous: Tensor
+    relaxation: float
+    contraction: float
+    heard: Tensor
+
+
+def second_eigenvalue(network: Network) -> float:
+    """Return the second largest absolute eigenvalue of a symmetric S whose rows sum to 1."""
+    nodes, operator = network.nodes, network.operator(torch.float64)
+    if nodes == 1:
+        return 0.0
+    if nodes <= DENSE_UP_TO:
+        found = torch.linalg.eigvalsh(operator.to_dense() - 1 / nodes)
+        return float(found.abs().max())
+
+    def deflated(vector: np.ndarray) -> np.ndarray:
+        column = torch.from_numpy(np.ascontiguousarray(vector).reshape(-1, 1))
+        mixed: np.ndarray = (operator @ column).flatten().numpy() - vector.mean()
+        return mixed
+
+    # A start of ARPACK's own would be random.
+    start = torch.randn(nodes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    product = LinearOperator((nodes, nodes), matvec=deflated, dtype=np.float64)
+    found = eigsh(product, k=1, ncv=100, v0=start.numpy(), return_eigenvectors=False)
+    return float(abs(found[0]))
+
+
+def begin_averaging(
+    weights: Tensor, statistics: Tensor, network: Network, *, accelerated: bool
+) -> AveragingState:
+    """Return the state before the first round.
+
+    Parameters
+    ----------
+    weights : Tensor
+        W_0, `[nodes, parameters]`.
+    statistics : Tensor
+        What is to be averaged, `[agents, size]`.
+    network : Network
+        A star, or a graph with a symmetric S whose rows sum to 1 (`metropolis`); anything else is
+        an error.
+    accelerated : bool
+        Chebyshev's acceleration instead of plain gossip; through a server it changes nothing.
+    """
+    heard = torch.zeros(len(statistics), dtype=torch.bool)
+    if isinstance(network, StarNetwork):
+        statistics = torch.cat([torch.zeros_like(statistics[:1]), statistics])
+        accelerated = False
+    else:
+        check_averages(network, "gossip")
+    return AveragingState(
+        weights,
+        values=statistics,
+        previous=statistics,
+        relaxation=1.0,
+        contraction=second_eigenvalue(network) if accelerated else 0.0,
+        heard=heard,
+    )
+
+
+def averaging_step(state: AveragingState, network: Network, solve: Solve) -> AveragingState:
+    """Average for one round, and solve for the weights that follow from the new estimates.
+
+    Over a graph every link carries the statistic, and every agent solves, unless its estimate moved
+    by no more than rounding. Through a server a called agent uploads its statistic if it has not
+    yet, the server solves, and the called agents download the weights; as in every method through a
+    server, all agents are judged with these.
+    """
+    if isinstance(network, StarNetwork):
+        return _through_server(state, network, solve)
+    relaxation = _relaxation(state)
+    mixed = torch.lerp(state.previous, network.mix(state.values), relaxation)
+    weights = state.weights
+    moved = _moved(mixed, state.values) if state.steps else torch.ones_like(mixed[:, 0]).bool()
+    if moved.any():
+        weights = weights.clone()
+        weights[moved] = solve(mixed[moved], weights[moved])
+    return replace(
+        state,
+        weights=weights,
+        steps=state.steps + 1,
+        values=mixed,
+        previous=state.values,
+        relaxation=relaxation,
+    )
+
+
+def _relaxation(state: AveragingState) -> float:
+    match state.steps:
+        case 0:
+            return 1.0
+        case 1:
+            return 1 / (1 - state.contraction**2 / 2)
+        case _:
+            return 1 / (1 - state.contraction**2 * state.relaxation / 4)
+
+
+def _moved(values: Tensor, before: Tensor) -> Tensor:
+    rounding = 10 * torch.finfo(values.dtype).eps
+    change = (values - before).square().sum(1).sqrt()
+    return change > rounding * values.square().sum(1).sqrt()
+
+
+def _through_server(state: AveragingState, network: StarNetwork, solve: Solve) -> AveragingState:
+    called = network.call()
+    fresh = called[~state.heard[called]]
+    values, heard, server = state.values, state.heard, state.weights[:1]
+    if len(fresh):
+        uploaded = network.upload(values[1 + fresh], fresh)
+        known = int(heard.sum())
+        total = known * values[0] + uploaded.sum(0)
+        estimate = (total / (known + len(fresh)))[None]
+        values = torch.cat([estimate, values[1:]])
+        heard = heard.index_fill(0, fresh, True)
+        server = solve(estimate, server)
+    network.download(server[0], called)
+    weights = server.expand(network.nodes, -1)
+    return replace(state, weights=weights, steps=state.steps + 1, values=values, heard=heard)

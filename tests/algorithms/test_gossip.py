@@ -1,0 +1,195 @@
+"""Averaging: plain and accelerated gossip against loops and known rates, and a server that listens."""
+
+import math
+
+import naive
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from drawn import seeded
+from drawn import weights as draw_weights
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsurf.algorithms import gossip
+from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.class_means import ClassMeans
+from fedsurf.algorithms.gossip import averaging_step, begin_averaging, second_eigenvalue
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
+
+
+def estimates(values, _weights):
+    """Solve nothing: the weights are the estimates."""
+    return values
+
+
+def begin(values, network, *, accelerated):
+    weights = torch.full((network.nodes, values.shape[1]), 7.0, dtype=values.dtype)
+    return begin_averaging(weights, values, network, accelerated=accelerated)
+
+
+def averaged(values, network, rounds, *, accelerated):
+    """Return the weights after each round."""
+    state = begin(values, network, accelerated=accelerated)
+    found = []
+    for _ in range(rounds):
+        state = averaging_step(state, network, estimates)
+        found.append(state.weights)
+    return found
+
+
+def naive_chebyshev(graph, rows, rounds, eigenvalue):
+    """x(k+1) = ω(k+1) (S x(k) − x(k−1)) + x(k−1), agent by agent, number by number."""
+    before, now = rows, naive.mix(graph, rows, "metropolis")
+    omega = 2.0
+    for _ in range(rounds - 1):
+        omega = 1 / (1 - eigenvalue**2 * omega / 4)
+        mixed = naive.mix(graph, now, "metropolis")
+        after = [
+            [omega * (m - b) + b for m, b in zip(*pair, strict=True)]
+            for pair in zip(mixed, before, strict=True)
+        ]
+        before, now = now, after
+    return now
+
+
+@given(
+    agents=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+    rounds=st.integers(1, 5),
+    accelerated=st.booleans(),
+)
+def test_gossip_equals_a_loop_over_agents(agents, seed, rounds, accelerated):
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), agents, seeded(seed))
+    network, values = Network(graph, "metropolis"), draw_weights(seed, agents, 3)
+    matrix = [
+        [naive.shift_entry(graph, i, j, "metropolis") for j in range(agents)] for i in range(agents)
+    ]
+    ordered = np.sort(np.abs(np.linalg.eigvalsh(np.array(matrix))))
+    eigenvalue = float(ordered[-2]) if accelerated and agents > 1 else 0.0
+    expected = naive_chebyshev(graph, values.tolist(), rounds, eigenvalue)
+    found = averaged(values, network, rounds, accelerated=accelerated)[-1]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    assert network.rounds == rounds
+    assert network.floats == rounds * 2 * graph.number_of_edges() * 3
+
+
+def test_every_round_keeps_the_average_and_accelerated_gossip_contracts_as_chebyshev_says():
+    network, rounds = Network(nx.cycle_graph(20), "metropolis"), 60
+    values = draw_weights(0, 20, 4)
+    mean, start = values.mean(0), (values - values.mean(0)).norm()
+    eigenvalue = second_eigenvalue(network)
+    plain, fast = (averaged(values, network, rounds, accelerated=a) for a in (False, True))
+    for count, (slow, quick) in enumerate(zip(plain, fast, strict=True), 1):
+        for found in (slow, quick):
+            torch.testing.assert_close(found.mean(0), mean)
+        polynomial = math.cosh(count * math.acosh(1 / eigenvalue))
+        assert (quick - mean).norm() <= start / polynomial * (1 + 1e-9)
+        assert (slow - mean).norm() <= start * eigenvalue**count * (1 + 1e-9)
+    assert (fast[-1] - mean).norm() < 1e-4 * start
+    assert (plain[-1] - mean).norm() > 1e-2 * start
+
+
+def test_the_rates_are_attained_by_the_slowest_mode():
+    network = Network(nx.cycle_graph(20), "metropolis")
+    slowest = torch.cos(2 * math.pi * torch.arange(20, dtype=torch.float64) / 20)[:, None]
+    eigenvalue = (1 + 2 * math.cos(2 * math.pi / 20)) / 3
+    plain, fast = (averaged(slowest, network, 10, accelerated=a)[-1] for a in (False, True))
+    torch.testing.assert_close(plain, slowest * eigenvalue**10)
+    torch.testing.assert_close(fast, slowest / math.cosh(10 * math.acosh(1 / eigenvalue)))
+
+
+@pytest.mark.parametrize("agents", [3, 70, 301])
+def test_the_second_eigenvalue_of_a_ring_is_the_known_one(agents, monkeypatch):
+    network = Network(nx.cycle_graph(agents), "metropolis")
+    known = (1 + 2 * math.cos(2 * math.pi / agents)) / 3
+    assert second_eigenvalue(network) == pytest.approx(known, abs=1e-12)
+    if agents > 100:
+        monkeypatch.setattr(gossip, "DENSE_UP_TO", 100)
+        large = second_eigenvalue(network)
+        assert 1 - large == pytest.approx(1 - known, rel=1e-6)
+        assert second_eigenvalue(network) == large
+
+
+def test_negative_eigenvalues_count_by_their_size():
+    network = Network(nx.complete_bipartite_graph(4, 4), "metropolis")
+    found = torch.linalg.eigvalsh(network.operator(torch.float64).to_dense())
+    assert -found[0] > found[-2] + 0.1
+    assert second_eigenvalue(network) == pytest.approx(-float(found[0]))
+
+
+def test_a_complete_graph_averages_in_one_round_and_an_agent_alone_has_its_own():
+    values = draw_weights(1, 5, 2)
+    for found in averaged(values, Network(nx.complete_graph(5), "metropolis"), 3, accelerated=True):
+        torch.testing.assert_close(found, values.mean(0).expand(5, 2))
+    alone = averaged(values[:1], Network(nx.empty_graph(1), "metropolis"), 3, accelerated=True)
+    assert all(torch.equal(found, values[:1]) for found in alone)
+
+
+def test_permuting_agents_permutes_the_estimates():
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), 8, seeded(2))
+    order = torch.randperm(8, generator=seeded(3))
+    moved = nx.Graph()
+    moved.add_nodes_from(range(8))
+    place = order.argsort().tolist()
+    moved.add_edges_from((place[a], place[b]) for a, b in graph.edges)
+    values = draw_weights(4, 8, 3)
+    plain = averaged(values, Network(graph, "metropolis"), 6, accelerated=True)[-1]
+    permuted = averaged(values[order], Network(moved, "metropolis"), 6, accelerated=True)[-1]
+    torch.testing.assert_close(permuted, plain[order])
+
+
+def test_only_an_operator_that_averages_is_accepted():
+    path, ring = nx.path_graph(4), nx.cycle_graph(4)
+    values = draw_weights(5, 4, 2)
+    for graph, shift in ((path, "adjacency"), (path, "laplacian"), (ring, "laplacian")):
+        with pytest.raises(ValueError, match=rf"^network: got .*'{shift}'.*use 'metropolis'"):
+            begin(values, Network(graph, shift), accelerated=True)
+    same = [
+        averaged(values, Network(ring, shift), 5, accelerated=True)[-1]
+        for shift in ("adjacency", "metropolis")
+    ]
+    torch.testing.assert_close(*same)
+
+
+def test_a_server_counts_each_agent_once_and_every_float():
+    values, network = draw_weights(6, 10, 5), StarNetwork(10, 3, seeded(7))
+    state, heard, floats = begin(values, network, accelerated=True), set(), 0
+    twin = seeded(7)
+    for count in range(1, 31):
+        state = averaging_step(state, network, lambda found, _weights: found[:, :2])
+        called = torch.randperm(10, generator=twin)[:3].tolist()
+        floats += 5 * len(set(called) - heard) + 2 * 3
+        heard |= set(called)
+        expected = sum(values[agent] for agent in heard) / len(heard)
+        torch.testing.assert_close(state.weights, expected[:2].expand(11, 2))
+        assert (network.rounds, network.floats, state.steps) == (count, floats, count)
+        assert state.heard.nonzero().flatten().tolist() == sorted(heard)
+    assert len(heard) == 10  # so that the last rounds upload nothing
+    torch.testing.assert_close(state.weights[0], values.mean(0)[:2])
+
+
+def test_an_agent_solves_in_the_first_round_and_while_its_estimate_moves():
+    solved = []
+
+    def solve(found, _weights):
+        solved.append(len(found))
+        return found
+
+    network = Network(nx.path_graph(4), "metropolis")
+    values = torch.tensor([[1.0], [1.0], [1.0], [5.0]], dtype=torch.float64)
+    state = begin(values, network, accelerated=False)
+    for _ in range(300):
+        state = averaging_step(state, network, solve)
+    assert solved[:4] == [4, 2, 3, 4]  # the news of agent 3 travel one link a round
+    assert len(solved) < 290
+    torch.testing.assert_close(state.weights, torch.full((4, 1), 2.0, dtype=torch.float64))
+
+
+def test_another_methods_state_is_refused():
+    state = State(torch.zeros(4, 12))
+    network = Network(nx.cycle_graph(4), "metropolis")
+    with pytest.raises(TypeError, match=r"^state: got a State, .*AveragingState"):
+        ClassMeans(SoftmaxHead(3, 3)).step(state, None, network, seeded(0))

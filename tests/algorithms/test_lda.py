@@ -1,0 +1,140 @@
+"""LDA from averaged moments against a loop and scikit-learn."""
+
+import naive
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from drawn import examples as draw_examples
+from drawn import real_examples, seeded
+from drawn import task as draw_task
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch import nn
+
+from fedsurf.algorithms import lda
+from fedsurf.algorithms.lda import LDA, moments, split_moments
+from fedsurf.models import ModuleModel, SoftmaxHead
+from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+
+def rounds(method, task, network, count):
+    state = method.init(task, network, seeded(0))
+    for _ in range(count):
+        state = method.step(state, task, network, seeded(0))
+    return state
+
+
+def pooled_lda(task, shrinkage):
+    """Scikit-learn's LDA of the pooled examples, as flat weights."""
+    pool = task.train.pooled()
+    known = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
+    known.fit(pool.x[0].numpy(), pool.y[0].numpy())
+    return torch.from_numpy(np.concatenate([known.coef_.T, known.intercept_[None]])).flatten()
+
+
+@pytest.mark.parametrize("shrinkage", [0.01, 0.5, 1.0])
+@pytest.mark.parametrize("masked", [True, False])
+def test_with_all_reporting_one_round_gives_the_lda_of_the_pooled_examples(shrinkage, masked):
+    task = draw_task(0, 6, train=12, masked=masked)
+    state = rounds(LDA(SoftmaxHead(3, 3), shrinkage), task, StarNetwork(6, None, seeded(0)), 1)
+    torch.testing.assert_close(
+        state.weights, pooled_lda(task, shrinkage).expand(7, -1), rtol=1e-8, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_over_a_graph_it_converges_to_the_lda_of_the_pooled_examples(accelerated):
+    task, network = draw_task(1, 8, train=12, masked=True), Network(nx.cycle_graph(8), "metropolis")
+    state = rounds(LDA(SoftmaxHead(3, 3), 0.1, accelerated), task, network, 150)
+    torch.testing.assert_close(
+        state.weights, pooled_lda(task, 0.1).expand(8, -1), rtol=1e-7, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_agents_solution_is_that_of_its_estimate(seed):
+    """After two rounds of plain gossip: a loop over agents, examples and features."""
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), 5, seeded(seed))
+    task = draw_task(seed, 5, train=30, masked=True)
+    shares = naive.mix(graph, np.eye(5).tolist(), "metropolis")
+    shares = naive.mix(graph, shares, "metropolis")
+    expected = []
+    for row in shares:
+        weighted = [
+            (share, np.array(x), y)
+            for share, own in zip(row, real_examples(task.train), strict=True)
+            for x, y in own
+        ]
+        total = sum(share for share, _, _ in weighted)
+        count = [sum(share for share, _, y in weighted if y == c) for c in range(3)]
+        mean = [sum(share * x for share, x, y in weighted if y == c) / count[c] for c in range(3)]
+        spread = sum(share * np.outer(x - mean[y], x - mean[y]) for share, x, y in weighted) / total
+        shrunk = 0.8 * spread + 0.2 * np.trace(spread) / 3 * np.eye(3)
+        columns = []
+        for c in range(3):
+            direction = np.linalg.solve(shrunk, mean[c])
+            columns.append([*direction, np.log(count[c] / total) - mean[c] @ direction / 2])
+        expected.append(np.array(columns).T.flatten())
+    network = Network(graph, "metropolis")
+    state = rounds(LDA(SoftmaxHead(3, 3), 0.2, accelerated=False), task, network, 2)
+    torch.testing.assert_close(state.weights, torch.tensor(np.array(expected)))
+
+
+def test_agents_in_groups_get_the_same(monkeypatch):
+    task, network = draw_task(2, 7, train=12), Network(nx.cycle_graph(7), "metropolis")
+    whole = rounds(LDA(SoftmaxHead(3, 3)), task, network, 2).weights
+    monkeypatch.setattr(lda, "CHUNK", 18)  # two matrices
+    torch.testing.assert_close(rounds(LDA(SoftmaxHead(3, 3)), task, network, 2).weights, whole)
+
+
+def test_a_message_holds_sums_counts_and_the_upper_triangle():
+    task, network = draw_task(3, features=5), Network(nx.cycle_graph(4), "metropolis")
+    rounds(LDA(SoftmaxHead(5, 3)), task, network, 2)
+    size = 3 * 6 + 5 * 6 // 2
+    assert (network.rounds, network.floats) == (2, 2 * 8 * size)
+    star = StarNetwork(4, 2, seeded(0))
+    rounds(LDA(SoftmaxHead(5, 3)), task, star, 1)
+    assert star.floats == 2 * size + 2 * 18
+    x = task.train.x
+    sums, counts, second = split_moments(moments(task.train, 3), 3, 5)
+    torch.testing.assert_close(second, x.mT @ x)
+    torch.testing.assert_close(sums.sum(1), x.sum(1))
+    assert counts.sum(1).tolist() == [6, 6, 6, 6]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_unseen_classes_never_win_and_agents_without_a_definite_covariance_keep_their_weights(
+    dtype,
+):
+    train = draw_examples(4, 12, 3, classes=2, dtype=dtype)
+    test = draw_examples(5, 12, 50, classes=4, dtype=dtype)
+    task = Task(Examples(train.x, 1 + 2 * train.y), test, 4)
+    head, network = SoftmaxHead(3, 4), Network(nx.cycle_graph(12), "metropolis")
+    method = LDA(head, 0.01)
+    state, kept = method.init(task, network, seeded(0)), 0
+    for _ in range(8):
+        before, state = state, method.step(state, task, network, seeded(0))
+        assert state.weights.isfinite().all()
+        kept += int((state.weights == before.weights).all(1).sum())
+        assert set(head.logits(state.weights, 9 * test.x).argmax(2).unique().tolist()) <= {1, 3}
+    assert kept > 0
+    assert not (state.weights == before.weights).all(1).any()
+
+
+def test_where_all_examples_of_a_class_are_equal_the_weights_stay_finite():
+    x = torch.ones(1, 4, 3, dtype=torch.float64)
+    task = Task(*[Examples(x, torch.zeros(1, 4, dtype=torch.int64))] * 2, 2)
+    network = Network(nx.empty_graph(1), "metropolis")
+    assert rounds(LDA(SoftmaxHead(3, 2)), task, network, 2).weights.isfinite().all()
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, -0.1, 1.1, float("nan")])
+def test_bad_arguments_are_refused(shrinkage):
+    with pytest.raises(ValueError, match=r"^shrinkage: got .* above 0 and at most 1"):
+        LDA(SoftmaxHead(3, 3), shrinkage)
+    with pytest.raises(ValueError, match=r"^model: got a ModuleModel"):
+        LDA(ModuleModel(nn.Linear(3, 3)))
+    with pytest.raises(ValueError, match=r"^task: got 3 features"):
+        LDA(SoftmaxHead(2, 3)).init(draw_task(4), StarNetwork(4, None, seeded(0)), seeded(0))

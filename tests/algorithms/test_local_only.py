@@ -1,0 +1,129 @@
+"""Local-only training: every agent at its own optimum, and nothing sent."""
+
+import naive
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from drawn import real_examples, seeded
+from drawn import task as draw_task
+from drawn import weights as draw_weights
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from fedsurf.algorithms.local_only import LocalOnly, local_optimum
+from fedsurf.models import ModuleModel, SoftmaxHead
+from fedsurf.network import Network, StarNetwork
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+
+def hidden_layer():
+    return ModuleModel(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3)))
+
+
+@pytest.mark.parametrize("strength", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("masked", [True, False])
+def test_every_agents_gradient_vanishes_at_its_own_examples(strength, masked):
+    task, network = draw_task(0, 6, train=8, masked=masked), Network(nx.cycle_graph(6))
+    method = LocalOnly(SoftmaxHead(3, 3), strength)
+    state = method.step(method.init(task, network, seeded(0)), task, network, seeded(0))
+    for row, own in zip(state.weights.tolist(), real_examples(task.train), strict=True):
+        slope = naive.gradient(row, own, 3)
+        assert max(abs(s + strength * w) for s, w in zip(slope, row, strict=True)) < 2e-6
+    spread = state.weights.std(0).max()
+    assert spread > 0.1 * min(1, 1 / strength)  # the optima differ
+
+
+def test_it_is_the_optimum_that_scikit_learn_finds_agent_by_agent():
+    task = draw_task(1, 4, train=30)
+    found = local_optimum(
+        SoftmaxHead(3, 3), draw_weights(2, 4, 12), task.train, 1e-2, tolerance=1e-10
+    )
+    for agent in range(4):
+        x, y = task.train.x[agent].numpy(), task.train.y[agent].numpy()
+        assert len(np.unique(y)) == 3
+        with_one = np.concatenate([x, np.ones((30, 1))], 1)  # so that the bias is penalised, too
+        known = LogisticRegression(
+            C=1 / (30 * 1e-2), fit_intercept=False, tol=1e-10, max_iter=1000
+        ).fit(with_one, y)
+        expected = torch.from_numpy(known.coef_.T.copy()).flatten()
+        torch.testing.assert_close(found[agent], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [SoftmaxHead(3, 3), hidden_layer()])
+def test_agents_train_together_as_each_would_alone(model):
+    task = draw_task(3, 4, train=12, masked=True)
+    start = 0.3 * draw_weights(4, 4, model.parameters)
+    together = local_optimum(model, start, task.train, 1e-2, iterations=15)
+    for agent in range(4):
+        one = task.train.of(torch.tensor([agent])).pooled()
+        alone = local_optimum(model, start[agent : agent + 1], one, 1e-2, iterations=15)
+        torch.testing.assert_close(together[agent], alone[0], rtol=1e-6, atol=1e-8)
+
+
+def test_a_hidden_layer_ends_where_its_gradient_vanishes():
+    model, task = hidden_layer(), draw_task(5, 4, train=12)
+    start = draw_weights(6, 4, model.parameters)
+    found = local_optimum(model, start, task.train, 1e-2, iterations=2000)
+    assert (model.gradient(found, task.train) + 1e-2 * found).abs().max() < 1e-6
+    first, last = (model.loss(w, task.train) + 5e-3 * w.square().sum(1) for w in (start, found))
+    assert (last < first).all()
+
+
+def test_the_objective_never_rises():
+    model, task = hidden_layer(), draw_task(7, 4, train=12)
+    start = 3 * draw_weights(8, 4, model.parameters)
+    values = []
+    for iterations in range(12):
+        w = start
+        if iterations:
+            w = local_optimum(model, start, task.train, 1e-3, iterations=iterations)
+        values.append(model.loss(w, task.train) + 5e-4 * w.square().sum(1))
+    differences = torch.stack(values).diff(dim=0)
+    assert differences.max() < 1e-12
+    assert differences.sum(0).max() < -0.1
+
+
+def test_steps_pass_without_rounds_and_the_first_one_does_all():
+    task, network = draw_task(9), StarNetwork(4, 2, seeded(0))
+    method = LocalOnly(SoftmaxHead(3, 3))
+    start = method.init(task, network, seeded(1))
+    first = method.step(start, task, network, seeded(0))
+    second = method.step(first, task, network, seeded(0))
+    assert (network.rounds, network.floats, second.steps) == (0, 0, 2)
+    assert torch.equal(second.weights, first.weights)
+    assert torch.equal(first.weights[0], start.weights[0])  # a server has nothing to learn from
+    assert not torch.equal(first.weights[1], start.weights[1])
+
+
+def test_one_class_alone_and_float32_are_no_trouble():
+    one = torch.zeros(3, 6, dtype=torch.int64)
+    x = draw_task(10, 3, dtype=torch.float32).train.x
+    task = Task(Examples(x, one), Examples(x, one), 3)
+    network = Network(nx.cycle_graph(3))
+    method = LocalOnly(SoftmaxHead(3, 3), 1e-4)
+    state = method.step(method.init(task, network, seeded(0)), task, network, seeded(0))
+    assert state.weights.dtype == torch.float32
+    gradient = SoftmaxHead(3, 3).gradient(state.weights, task.train) + 1e-4 * state.weights
+    assert gradient.abs().max() < 2e-5
+    assert SoftmaxHead(3, 3).accuracy(state.weights, task.test).tolist() == [1, 1, 1]
+
+
+def test_permuting_agents_permutes_the_result():
+    task, order = draw_task(11, 5, masked=True), torch.randperm(5, generator=seeded(0))
+    start, head = draw_weights(12, 5, 12), SoftmaxHead(3, 3)
+    torch.testing.assert_close(
+        local_optimum(head, start[order], task.train.of(order), 1e-2),
+        local_optimum(head, start, task.train, 1e-2)[order],
+    )
+
+
+def test_bad_arguments_are_refused():
+    for strength in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"^strength: got .* finite number above 0"):
+            LocalOnly(SoftmaxHead(3, 3), strength)
+    with pytest.raises(ValueError, match=r"^iterations: got 0, but it must be at least 1"):
+        LocalOnly(SoftmaxHead(3, 3), iterations=0)
+    with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
+        LocalOnly(SoftmaxHead(3, 3)).init(draw_task(0), Network(nx.cycle_graph(5)), seeded(0))
