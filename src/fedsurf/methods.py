@@ -211,17 +211,40 @@ _SERVER_METHODS = (
     ),
 )
 
+_ACCELERATED = Choice((True, False))
+
 _CLOSED_FORMS = (
-    Method("class-means", "class means", ClassMeans, "any", {}),
-    Method("lda", "LDA", LDA, "any", {"shrinkage": LogRange(0.001, 0.9)}, {"shrinkage": 0.1}),
-    Method("ridge", "ridge", Ridge, "any", {"strength": LogRange(0.001, 10.0)}, {"strength": 0.1}),
+    Method(
+        "class-means",
+        "class means",
+        ClassMeans,
+        "any",
+        {"accelerated": _ACCELERATED},
+        {"accelerated": True},
+    ),
+    Method(
+        "lda",
+        "LDA",
+        LDA,
+        "any",
+        {"shrinkage": LogRange(0.001, 0.9), "accelerated": _ACCELERATED},
+        {"shrinkage": 0.1, "accelerated": True},
+    ),
+    Method(
+        "ridge",
+        "ridge",
+        Ridge,
+        "any",
+        {"strength": LogRange(0.001, 10.0), "accelerated": _ACCELERATED},
+        {"strength": 0.1, "accelerated": True},
+    ),
     Method(
         "one-shot",
         "one-shot averaging",
         OneShot,
         "any",
-        {"strength": LogRange(0.0003, 0.3)},
-        {"strength": 0.01},
+        {"strength": LogRange(0.0003, 0.3), "accelerated": _ACCELERATED},
+        {"strength": 0.01, "accelerated": True},
     ),
     Method(
         "local-only",
