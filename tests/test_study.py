@@ -198,4 +198,4 @@ def test_a_trained_optimizer_enters_a_study(
     report = json.loads(out[out.index("{") :])
     assert report["entrants"][0]["run"] == str(run)
     assert run_command([*command, "--folder", str(tmp_path / "b")]) == 1
-    assert "made for 8 features" in capsys.readouterr().err
+    assert "the study's 32 features and 10 classes" in capsys.readouterr().err

@@ -227,14 +227,13 @@ class Study:
 
     def _prepare(self, entrant: Entrant, seed: int) -> tuple[Algorithm, Network, int]:
         if entrant.run is not None:
-            experiment = Experiment.load(entrant.run, self.features)
-            mine = (self.model.features, self.model.classes)
-            theirs = (experiment.optimizer.model.features, experiment.optimizer.model.classes)
-            if mine != theirs:
-                raise ValueError(
-                    f"runs: got {entrant.run}, made for {theirs[0]} features and {theirs[1]} classes, "
-                    f"but the study has {mine[0]} and {mine[1]}"
-                )
+            try:
+                experiment = Experiment.load(entrant.run, self.features)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"runs: got {entrant.run}, but it cannot be used with the study's "
+                    f"{self.model.features} features and {self.model.classes} classes ({error})"
+                ) from error
             shift = experiment.config.network.shift
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps

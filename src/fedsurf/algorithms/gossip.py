@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh  # type: ignore[import-untyped]
+from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
