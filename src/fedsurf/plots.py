@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -81,25 +82,33 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
         left, right = figure.subplots(1, 2, sharey=True)
         styles = cycle(("-", "--", "-.", ":"))
         colours = [mpl.colormaps["tab20"](number) for number in range(20)]
-        lowest = 100.0
+        lowest, last_round = 100.0, 0
         for number, runs in enumerate(results):
             colour, style = colours[number % len(colours)], next(styles)
-            mean = 100 * runs.pooled_accuracy.nan_to_num(0.0).mean(0)
-            spread = (
-                100 * runs.pooled_accuracy.nan_to_num(0.0).std(0) if len(ceiling) > 1 else 0 * mean
-            )
+            accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)
+            mean = accuracy.mean(0)
+            if int(runs.rounds[0, -1]) == 0:  # it never communicates: a level, not a curve
+                for axis in (left, right):
+                    level = float(mean[-1])
+                    axis.axhline(
+                        level, color=colour, linestyle=style, label=runs.name, linewidth=1.4
+                    )
+                continue
+            spread = accuracy.std(0) if len(accuracy) > 1 else torch.zeros_like(mean)
             rounds = runs.rounds[0].tolist()
             floats = (runs.floats.double().mean(0) / agents).tolist()
             for axis, x in ((left, rounds), (right, floats)):
                 axis.plot(x, mean.tolist(), style, color=colour, label=runs.name, linewidth=1.4)
                 low, high = (mean - spread).tolist(), (mean + spread).tolist()
                 axis.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
-            lowest = min(lowest, float(mean[-1]))
+            lowest, last_round = min(lowest, float(mean[-1])), max(last_round, rounds[-1])
         for axis in (left, right):
             axis.axhline(100 * float(ceiling.mean()), color="black", linestyle=":", linewidth=1)
-            axis.set_ylim(max(0.0, lowest - 30), 100 * float(ceiling.mean()) + 5)
+            axis.set_ylim(max(0.0, lowest - 25), min(100.0, 100 * float(ceiling.mean()) + 3))
         left.set_xscale("symlog", linthresh=20, linscale=1.5)
-        left.set_xlim(left=0)
+        ticks = [tick for tick in (0, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= last_round]
+        left.set_xticks(ticks, [str(tick) for tick in ticks])
+        left.set_xlim(0, max(1, last_round))
         left.set_xlabel("communication rounds")
         left.set_ylabel("test accuracy, all agents' examples (%)")
         right.set_xscale("log")
