@@ -8,11 +8,13 @@ and errors to standard error.
 import json
 import logging
 import math
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
 import tyro
 from rich.console import Console
 from rich.logging import RichHandler
@@ -50,6 +52,9 @@ else:
         {name: entry.description for name, entry in STUDIES.items()},
         prefix_names=False,
     )
+
+SMALL = 50_000_000
+"""Parameters of an optimizer below which one thread is fastest."""
 
 app = tyro.extras.SubcommandApp()
 out, err = Console(), Console(stderr=True)
@@ -186,6 +191,7 @@ def tune(
         budget: What every method gets.
         json: Print the best settings as JSON instead of a table.
     """
+    _limit_threads(0)
     study = Study(config)
     found = read_tuned(file) if file.exists() else {}
     wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
@@ -222,6 +228,7 @@ def compare(
         tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
         json: Print the results as JSON instead of a table.
     """
+    _limit_threads(0)
     study = Study(config, folder / "cache")
     settings = (
         shipped_settings(server=config.network.graph.kind == "star")
@@ -291,6 +298,15 @@ def _data_get(
         out.print(f"{name} is in {place}", highlight=False, soft_wrap=True)
 
 
+def _limit_threads(parameters: int) -> None:
+    """Use one thread where products are small: more of them wait for each other longer than they work.
+
+    It also makes the bits independent of the number of cores. OMP_NUM_THREADS overrides it.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1 if parameters < SMALL else torch.get_num_threads())
+
+
 def _train(
     config: ExperimentConfig, folder: Path, *, resume: bool, tensorboard: bool = False
 ) -> dict[str, Any]:
@@ -298,7 +314,9 @@ def _train(
         observers: list[Observer] = [bar]
         if tensorboard:
             observers.append(TensorBoard(folder / "tensorboard"))
-        return Experiment(config).train(folder, resume=resume, observers=observers)
+        experiment = Experiment(config)
+        _limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
+        return experiment.train(folder, resume=resume, observers=observers)
 
 
 def _evaluate(
@@ -307,6 +325,7 @@ def _evaluate(
     results = []
     for run in runs:
         experiment = Experiment.load(run)
+        _limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
         result = comparing.compare(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
         write_json(run / "evaluation.json", result.to_dict())
         results.append((run, experiment.config, result))
