@@ -1,6 +1,7 @@
 """Studies: same tasks for all, cached by configuration, the same bits again, divergence contained."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from fedsurf import study as study_module
+from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
 from fedsurf.evaluation import Trajectories
 from fedsurf.methods import METHODS, LogRange, method_named
@@ -159,7 +161,12 @@ def test_recorded_steps_hold_the_start_the_first_rounds_and_the_end() -> None:
 
 
 def test_a_study_needs_tasks_rounds_and_seeds() -> None:
-    for bad, name in (({"tasks": 0}, "tasks"), ({"rounds": 0}, "rounds"), ({"seeds": ()}, "seeds")):
+    for bad, name in (
+        ({"tasks": 0}, "tasks"),
+        ({"rounds": 0}, "rounds"),
+        ({"seeds": ()}, "seeds"),
+        ({"seeds": (1, 1)}, "seeds"),
+    ):
         with pytest.raises(ValueError, match=f"^{name}: got"):
             Study(replace(StudyConfig(), **bad))
 
@@ -199,3 +206,93 @@ def test_a_trained_optimizer_enters_a_study(
     assert report["entrants"][0]["run"] == str(run)
     assert run_command([*command, "--folder", str(tmp_path / "b")]) == 1
     assert "the study's 32 features and 10 classes" in capsys.readouterr().err
+
+
+def test_other_data_is_not_read_from_the_cache(tmp_path: Path) -> None:
+    study = Study(SMALL, tmp_path)
+    first = study.run(DGD)
+    features = study.features
+    other = replace(features, test_x=features.test_x.flip(1))
+    assert not same(Study(SMALL, tmp_path, features=other).run(DGD), first)
+
+
+def test_a_file_tuned_otherwise_is_not_added_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "tuned.json")
+    budget = ["--budget.trials", "1", "--budget.tasks", "1", "--budget.rounds", "2"]
+    assert run_command(["tune", "digits", "--file", file, "--methods", "dgd", *budget]) == 0
+    other = ["tune", "digits", "--file", file, "--methods", "dsgd"]
+    assert run_command([*other, *budget, "--task.agents", "20"]) == 1
+    assert "task.agents (30 there, 20 here)" in capsys.readouterr().err
+    assert run_command([*other, *budget[:-1], "3"]) == 1
+    assert "budget.rounds (2 there, 3 here)" in capsys.readouterr().err
+    assert run_command([*other, *budget]) == 0
+    compare = ["compare", "digits", "--folder", str(tmp_path / "study"), "--tuned", file]
+    small = ["--tasks", "1", "--rounds", "2", "--methods", "extra"]
+    assert run_command([*compare, *small]) == 1
+    assert "a file without extra" in capsys.readouterr().err
+    assert run_command(["compare", "digits-star", *compare[2:], *small[:-1], "dgd"]) == 1
+    assert "tuned over a regular graph" in capsys.readouterr().err
+
+
+def test_a_batch_larger_than_an_agents_data_becomes_all_of_it() -> None:
+    few = replace(SMALL, task=replace(SMALL.task, train_examples=4))
+    wanted = Study(few).run(replace(DGD, settings={"step_size": 0.3, "batch_size": 10}))
+    assert same(wanted, Study(few).run(DGD))
+    tuned = Study(few).tune(method_named("dgd"), TuneConfig(trials=2, tasks=1, rounds=2))
+    assert {trial.settings["batch_size"] for trial in tuned.trials} == {None}
+
+
+class BreaksAt33(DGDAlgorithm):
+    def step(self, state, task, network, generator):
+        after = super().step(state, task, network, generator)
+        return replace(after, weights=after.weights * math.nan) if after.steps == 33 else after
+
+
+def test_divergence_is_told_to_the_round() -> None:
+    study = Study(replace(SMALL, tasks=1))
+    assert 33 not in recorded_steps(60)
+    runs = study_module.run_all(
+        BreaksAt33(study.model),
+        study.test_tasks(0),
+        study.network(0),
+        60,
+        record=recorded_steps(60),
+    )
+    assert runs.diverged == [33]
+    assert int(runs.rounds[0, -1]) == 60
+
+
+def test_a_run_is_shown_at_its_end_wherever_that_is() -> None:
+    study = Study(replace(SMALL, rounds=7))
+    row = score(study.run(DGD), study.ceiling(), 30, [5])
+    assert row.end[0] == 7
+    assert list(row.accuracy) == [5]
+
+
+def test_a_trained_optimizer_must_start_where_the_others_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    steps = ["--surf.steps", "2", "--surf.validation-tasks", "2"]
+    start = ["--optimizer.initial-deviation", "0.5"]
+    assert run_command(["train", "smoke", "--folder", run, *steps, *start]) == 0
+    command = ["compare", "digits", "--data.components", "8", "--folder", str(tmp_path / "study")]
+    assert run_command([*command, "--methods", "dgd", "--runs", run]) == 1
+    assert "initial_deviation (0.5 there, 1.0 here)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [{"trials": 0}, {"tasks": 0}, {"rounds": 0}])
+def test_a_budget_must_be_positive(bad: dict[str, int]) -> None:
+    budget = replace(TuneConfig(trials=1, tasks=1, rounds=1), **bad)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        Study(SMALL).tune(method_named("dgd"), budget)
+
+
+def test_the_same_study_draws_the_same_figure(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        command = ["compare", "digits", "--folder", str(tmp_path / name), "--methods", "dgd"]
+        assert run_command([*command, "--tasks", "2", "--rounds", "5"]) == 0
+    for file in ("figure.svg", "results.json", "results.csv", "trajectories.csv"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,16 +25,25 @@ from fedsurf import plots, tables
 from fedsurf.configuration import to_dict
 from fedsurf.experiment import Experiment, ExperimentConfig, Observer
 from fedsurf.files import CheckpointError, write_json
+from fedsurf.methods import Method, Settings
 from fedsurf.presets import PRESETS, STUDIES, preset
 from fedsurf.progress import TerminalProgress, opener
 from fedsurf.report import write_report
-from fedsurf.scores import score
+from fedsurf.scores import ROUNDS, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf import DivergedError
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.tasks import sources
 from fedsurf.tracking import TensorBoard
-from fedsurf.tuning import TuneConfig, best_settings, read_tuned, shipped_settings, write_tuned
+from fedsurf.tuning import (
+    TuneConfig,
+    best_settings,
+    check_tuned_for,
+    check_tuned_through,
+    read_tuned,
+    shipped_settings,
+    write_tuned,
+)
 
 if TYPE_CHECKING:
     Configuration = ExperimentConfig
@@ -193,7 +203,10 @@ def tune(
     """
     _limit_threads(0)
     study = Study(config)
-    found = read_tuned(file) if file.exists() else {}
+    found = {}
+    if file.exists():
+        check_tuned_for(file, config, budget)
+        found = read_tuned(file)
     wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
     bar = opener(err)
     for method in wanted:
@@ -213,6 +226,7 @@ def compare(
     methods: tuple[str, ...] = ("all",),
     runs: tuple[Path, ...] = (),
     tuned: Path | None = None,
+    at: tuple[int, ...] = ROUNDS,
     json: bool = False,
 ) -> None:
     """Compare methods and trained optimizers: same tasks, same start, same graph, same metric.
@@ -226,18 +240,22 @@ def compare(
         methods: Names of classical methods; all stands for all that run on the network.
         runs: Folders of optimizers that `fedsurf train` made.
         tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
+        at: After how many rounds accuracy is shown, beside the end.
         json: Print the results as JSON instead of a table.
     """
+    if len(set(runs)) < len(runs):
+        raise ValueError(f"runs: got {[str(run) for run in runs]}, but each must be another one")
     _limit_threads(0)
     study = Study(config, folder / "cache")
-    settings = (
-        shipped_settings(server=config.network.graph.kind == "star")
-        if tuned is None
-        else best_settings(read_tuned(tuned))
-    )
+    server = config.network.graph.kind == "star"
+    if tuned is None:
+        settings = shipped_settings(server=server)
+    else:
+        check_tuned_through(tuned, server=server)
+        settings = best_settings(read_tuned(tuned))
     entrants = [Entrant(_label(run, list(runs)), run=run) for run in runs]
     entrants += [
-        Entrant(method.title, method.name, settings.get(method.name, method.defaults))
+        Entrant(method.title, method.name, _settings_of(method, settings))
         for method in study.methods(methods)
     ]
     bar = opener(err)
@@ -248,12 +266,14 @@ def compare(
             results.append(study.run(entrant, advance))
     with bar("centralised", total) as advance:
         ceiling = study.ceiling(advance)
-    scores = [score(one, ceiling, config.task.agents) for one in results]
+    shown = [count for count in at if count <= config.rounds]
+    scores = [score(one, ceiling, config.task.agents, shown) for one in results]
     report = write_report(folder, study, entrants, results, scores, ceiling)
     if json:
         _print_json(report)
     else:
         out.print(tables.scores_table(scores, ceiling))
+        out.print(tables.reached_table(scores))
         out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
 
 
@@ -296,6 +316,15 @@ def _data_get(
         _print_json({"name": name, "folder": str(place)})
     else:
         out.print(f"{name} is in {place}", highlight=False, soft_wrap=True)
+
+
+def _settings_of(method: Method, settings: Mapping[str, Settings]) -> Settings:
+    if method.name not in settings:
+        raise ValueError(
+            f"tuned: got a file without {method.name}; tune it first with "
+            f"`fedsurf tune … --methods {method.name}`, or leave it out"
+        )
+    return settings[method.name]
 
 
 def _limit_threads(parameters: int) -> None:
@@ -389,7 +418,7 @@ def run(arguments: list[str]) -> int:
             config=(tyro.conf.CascadeSubcommandArgs,),
         )
     except KeyboardInterrupt:
-        err.print("interrupted; `fedsurf train … --resume` goes on from the last saved state")
+        err.print("interrupted; what was finished is kept: `train --resume` goes on from there")
         return 130
     except sources.MissingDataError as error:
         return _failed(error, 3)

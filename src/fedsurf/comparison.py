@@ -131,6 +131,9 @@ def compare(
     progress: Progress = _silent,
 ) -> Comparison:
     """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks."""
+    for count in rounds:
+        if count < 1:
+            raise ValueError(f"rounds: got {count}, but DGD takes at least 1")
     test, tuning = experiment.test_tasks(tasks), experiment.tuning_tasks(tuning_tasks)
     seed, weighting = experiment.config.seed, experiment.config.surf.weighting
     optimizer, network = experiment.optimizer, experiment.network

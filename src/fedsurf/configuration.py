@@ -42,6 +42,17 @@ def from_dict(kind: type[Config], content: Any, where: str = "configuration") ->
     )
 
 
+def differences(left: Any, right: Any, where: str = "") -> list[str]:
+    """Name the fields in which two plain configurations differ, with both values."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return [
+            found
+            for name in left
+            for found in differences(left[name], right.get(name), f"{where}.{name}".lstrip("."))
+        ]
+    return [] if left == right else [f"{where} ({left} there, {right} here)"]
+
+
 def _value(hint: Any, content: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type[Any], hint), content, where)

@@ -1,5 +1,6 @@
 """Running algorithms on tasks, and what their runs recorded: trajectories and their statistics."""
 
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -88,6 +89,8 @@ class Trajectories:
             row: dict[str, float | None] = {"step": step}
             for field in fields(Trajectory):
                 values = getattr(self, field.name)[:, step].double()
+                if field.name in ("accuracy", "pooled_accuracy"):
+                    values = values.nan_to_num(0.0)  # a diverged run is right about nothing
                 row[field.name] = finite(values.mean())
                 if field.name not in ("rounds", "floats"):
                     row[f"{field.name}_error"] = finite(standard_error(values))
@@ -129,8 +132,9 @@ def run(
         if record is not None and step not in record:
             continue
         if diverged_at:
-            rounds = network.rounds * step // diverged_at
-            floats = network.floats * step // diverged_at
+            # The first such record tells when it stopped, the others when they would have been.
+            share = 1.0 if not math.isnan(records[-1][2]) else step / diverged_at
+            rounds, floats = int(network.rounds * share), int(network.floats * share)
             records.append((rounds, floats, *[float("nan")] * 5))
         else:
             records.append(_record(algorithm.model, state, task, network, weighting))

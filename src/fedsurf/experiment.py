@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedsurf.configuration import from_dict, to_dict
+from fedsurf.configuration import differences, from_dict, to_dict
 from fedsurf.files import CheckpointError
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
@@ -181,7 +181,7 @@ class Experiment:
         if stored != self.config:
             raise ValueError(
                 f"{folder.path}: holds a run with another configuration, "
-                f"which differs in {', '.join(_differences(to_dict(stored), to_dict(self.config)))}"
+                f"which differs in {', '.join(differences(to_dict(stored), to_dict(self.config)))}"
             )
 
     @staticmethod
@@ -201,13 +201,3 @@ def _read_config(folder: RunFolder) -> ExperimentConfig:
         return from_dict(ExperimentConfig, content)
     except ValueError as error:
         raise CheckpointError(f"{folder.path}: {error}") from error
-
-
-def _differences(left: Any, right: Any, where: str = "") -> list[str]:
-    if isinstance(left, dict) and isinstance(right, dict):
-        return [
-            found
-            for name in left
-            for found in _differences(left[name], right.get(name), f"{where}.{name}".lstrip("."))
-        ]
-    return [] if left == right else [f"{where} ({left} there, {right} here)"]

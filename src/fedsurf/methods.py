@@ -89,13 +89,17 @@ class Method:
 
     def make(self, model: Model, start: Start, settings: Settings) -> Algorithm:
         """Make the algorithm; unknown settings are an error."""
+        self.check(settings)
+        return self.build(model=model, start=start, **{**self.defaults, **settings})
+
+    def check(self, settings: Settings) -> None:
+        """Raise unless all settings are this method's."""
         unknown = set(settings) - set(self.space) - set(self.defaults)
         if unknown:
             raise ValueError(
                 f"settings of {self.name}: got {sorted(unknown)}, "
                 f"but it has {sorted(set(self.space) | set(self.defaults))}"
             )
-        return self.build(model=model, start=start, **{**self.defaults, **settings})
 
     def draw(self, generator: torch.Generator) -> dict[str, Setting]:
         """Draw settings for one trial of tuning."""

@@ -33,7 +33,7 @@ _STYLE: dict[Any, Any] = {
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, whole or not at all; the format follows from the name's ending."""
     kind = path.suffix.removeprefix(".") or "png"
-    with replacing(path) as temporary:
+    with replacing(path) as temporary, mpl.rc_context(_STYLE):
         figure.savefig(
             temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
         )
@@ -111,7 +111,8 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
         left.set_xlim(0, max(1, last_round))
         left.set_xlabel("communication rounds")
         left.set_ylabel("test accuracy, all agents' examples (%)")
-        right.set_xscale("log")
+        if last_round:
+            right.set_xscale("log")
         right.set_xlabel("floats per agent")
         figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
@@ -125,7 +126,9 @@ def _accuracy(axis: Axes, comparison: Comparison) -> None:
     ceiling = 100 * float(comparison.centralised.mean())
     axis.axhline(ceiling, color="black", linestyle=":", linewidth=1, label="centralised")
     axis.set_xscale("symlog", linthresh=20, linscale=1.5)
-    ticks = sorted({0, 5, 10, 20, 50, 100, int(comparison.classical[-1].rounds[0, -1])})
+    curves = [comparison.unrolled, *comparison.classical]
+    last = max(1, *(int(runs.rounds[0, -1]) for runs in curves))
+    ticks = sorted({*(tick for tick in (0, 5, 10, 20, 50, 100) if tick <= last), last})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.set_xlim(0, ticks[-1])
     axis.set_ylim(0, 100)

@@ -45,7 +45,11 @@ def write_report(
     _write_rows(folder / "results.csv", [_row(score) for score in scores])
     _write_rows(
         folder / "trajectories.csv",
-        [{"method": runs.name, **row} for runs in results for row in runs.summary()],
+        [
+            {"method": runs.name, **{k: v for k, v in row.items() if k != "step"}}
+            for runs in results
+            for row in runs.summary()
+        ],
     )
     figure = study_figure(results, ceiling, study.config.task.agents)
     for ending in ("png", "svg"):
@@ -57,7 +61,9 @@ def _row(score: Score) -> dict[str, Any]:
     row: dict[str, Any] = {"method": score.label}
     for rounds, (mean, error) in score.accuracy.items():
         row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
-    row |= {"spread": score.spread, "floats_per_agent": score.floats}
+    row |= {"last_round": score.end[0], "accuracy_end": score.end[1]}
+    row |= {"accuracy_end_error": score.end[2], "spread": score.spread}
+    row |= {"floats_per_agent": score.floats}
     for reached in score.reached:
         share = round(100 * reached.share)
         row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}

@@ -45,7 +45,9 @@ class Score:
     label: str
     accuracy: dict[int, tuple[float, float | None]]
     """Pooled accuracy after so many rounds: mean and standard error over tasks and seeds."""
-    spread: float
+    end: tuple[int, float, float | None]
+    """The last round, and the accuracy then: mean and standard error."""
+    spread: float | None
     """Standard deviation of the last accuracy over tasks and seeds."""
     floats: float
     """Floats per agent at the end."""
@@ -58,6 +60,7 @@ class Score:
         return {
             "label": self.label,
             "accuracy": {str(r): {"mean": m, "error": e} for r, (m, e) in self.accuracy.items()},
+            "end": {"round": self.end[0], "mean": self.end[1], "error": self.end[2]},
             "spread": self.spread,
             "floats_per_agent": self.floats,
             "reached": [vars(one) for one in self.reached],
@@ -80,7 +83,8 @@ def score(
     return Score(
         runs.name,
         shown,
-        float(last.std()) if len(last) > 1 else 0.0,
+        (int(runs.rounds[0, -1]), float(last.mean()), finite(standard_error(last))),
+        float(last.std()) if len(last) > 1 else None,
         float(runs.floats[:, -1].double().mean()) / agents,
         [_reached(runs, accuracy, ceiling, agents, share) for share in SHARES],
         [round_ for round_ in runs.diverged if round_ is not None],

@@ -18,20 +18,22 @@ from torch import Tensor
 
 from fedsurf.algorithms import Algorithm, Start
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.configuration import to_dict
+from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, run_all
-from fedsurf.experiment import Experiment
+from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.tasks.dataset import checksum
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
-from fedsurf.tuning import TuneConfig, Tuned, tune
+from fedsurf.tuning import TuneConfig, Tuned, tune, with_batches_that_fit
 
-VERSION = 1
+VERSION = 2
 """Enters the cache's key: raise it when a change of code changes results."""
 
 
@@ -106,6 +108,8 @@ class Study:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
         if not config.seeds:
             raise ValueError("seeds: got none, but there must be at least one")
+        if len(set(config.seeds)) < len(config.seeds):
+            raise ValueError(f"seeds: got {config.seeds}, but each must be another one")
         self.config = config
         self.cache = cache
         self.start = Start(0.0, config.initial_deviation)
@@ -116,6 +120,13 @@ class Study:
     def features(self) -> Features:
         """The data set's features."""
         return self._given if self._given is not None else load_features(self.config.data)
+
+    @cached_property
+    def digest(self) -> str:
+        """A checksum of the features: results of other data must not be read from the cache."""
+        found = self.features
+        arrays = (found.train_x, found.train_y, found.test_x, found.test_y)
+        return checksum(*(array.numpy() for array in arrays))
 
     @cached_property
     def distributions(self) -> MetaTasks:
@@ -177,11 +188,7 @@ class Study:
     def run(self, entrant: Entrant, on_task: Callable[[], None] = lambda: None) -> Trajectories:
         """Run an entrant on all tasks of all seeds, or read its results from the cache."""
         total = len(self.config.seeds) * self.config.tasks
-        key = {
-            "study": to_dict(self.config),
-            "version": VERSION,
-            "entrant": self._identity(entrant),
-        }
+        key = self._key(self._identity(entrant))
         cached = self._read(entrant.label, key)
         if cached is not None:
             for _ in range(total):
@@ -211,9 +218,11 @@ class Study:
 
     def ceiling(self, on_task: Callable[[], None] = lambda: None) -> Tensor:
         """Return the accuracy of centralised training on each task, regularisation tuned."""
-        key = {"study": to_dict(self.config), "version": VERSION, "entrant": "centralised"}
+        key = self._key("centralised")
         cached = self._read("centralised", key)
         if cached is not None:
+            for _ in cached["accuracy"]:
+                on_task()
             return cached["accuracy"]
         best = Centralised.tuned(self.tuning_tasks(TuneConfig.tasks))
         accuracies = []
@@ -234,20 +243,52 @@ class Study:
                     f"runs: got {entrant.run}, but it cannot be used with the study's "
                     f"{self.model.features} features and {self.model.classes} classes ({error})"
                 ) from error
+            self._check_run(entrant.run, experiment.config)
             shift = experiment.config.network.shift
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
         if entrant.method is None:
             raise ValueError(f"entrant: got {entrant.label!r} with neither a method nor a run")
         method = method_named(entrant.method)
-        algorithm = method.make(self.model, self.start, entrant.settings)
+        settings = with_batches_that_fit(entrant.settings, self.test_tasks(seed))
+        algorithm = method.make(self.model, self.start, settings)
         return algorithm, self.network(seed), self.config.rounds
+
+    def _check_run(self, run: Path, config: ExperimentConfig) -> None:
+        """Raise unless a trained optimizer can be compared fairly: same data, start, kind of network."""
+        mine = {
+            "data": to_dict(self.config.data),
+            "initial_mean": 0.0,
+            "initial_deviation": self.config.initial_deviation,
+            "server": self.config.network.graph.kind == "star",
+        }
+        theirs = {
+            "data": to_dict(config.data),
+            "initial_mean": config.optimizer.initial_mean,
+            "initial_deviation": config.optimizer.initial_deviation,
+            "server": config.network.graph.kind == "star",
+        }
+        mine["data"].pop("folder")
+        theirs["data"].pop("folder")
+        found = differences(theirs, mine)
+        if found:
+            raise ValueError(
+                f"runs: got {run}, which cannot be compared fairly here, as it differs in "
+                f"{', '.join(found)}"
+            )
+
+    def _key(self, entrant: Any) -> dict[str, Any]:
+        study = {**to_dict(self.config), "data": self.digest}
+        return {"study": study, "version": VERSION, "entrant": entrant}
 
     def _identity(self, entrant: Entrant) -> Any:
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}
-        weights = (entrant.run / "best.safetensors").read_bytes()
-        return {"run": hashlib.sha256(weights).hexdigest()}
+        folder = RunFolder(entrant.run)
+        folder.read_config()
+        folder.best_metadata()
+        with folder.best.open("rb") as file:
+            return {"run": hashlib.file_digest(file, "sha256").hexdigest()}
 
     def _file(self, label: str, key: Any) -> Path | None:
         if self.cache is None:

@@ -7,8 +7,8 @@ from rich.table import Table
 from torch import Tensor
 
 from fedsurf.comparison import Comparison
-from fedsurf.scores import Score
-from fedsurf.statistics import standard_error
+from fedsurf.scores import SHARES, Score
+from fedsurf.statistics import finite, standard_error
 from fedsurf.tasks.sources import Entry
 from fedsurf.tuning import Tuned
 
@@ -100,36 +100,58 @@ def tuned_table(found: Iterable[Tuned]) -> Table:
 
 
 def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
-    """Show a study's results."""
+    """Show how accurate a study's entrants were after so many rounds."""
     rounds = sorted({count for score in scores for count in score.accuracy})
     table = Table(
         box=box.SIMPLE_HEAD,
-        padding=0,
-        pad_edge=False,
-        title=f"Pooled accuracy (%) after so many rounds; {len(ceiling)} tasks; "
-        f"centralised {_percent(100 * ceiling)}",
-        caption="± standard error at the last round; →90: median rounds until 90 % of "
-        "the centralised accuracy, - where most tasks did not get there; floats: "
-        "thousands per agent at the end",
+        title=f"Pooled accuracy (%) after so many rounds; {len(ceiling)} tasks",
+        caption="± standard error and s.d. standard deviation over tasks and seeds, at the end",
     )
     table.add_column("method", no_wrap=True)
-    for count in rounds:
-        table.add_column(str(count), justify="right")
-    for heading in ("±", "→90", "→95", "→99", "floats"):
+    for heading in (*map(str, rounds), "end", "±", "s.d."):
         table.add_column(heading, justify="right")
     for score in scores:
         cells = [
             f"{100 * score.accuracy[count][0]:.1f}" if count in score.accuracy else ""
             for count in rounds
         ]
-        last = [error for _, error in score.accuracy.values()][-1:]
-        error = f"{100 * last[0]:.1f}" if last and last[0] is not None else ""
-        reached = ["-" if r.rounds is None else f"{r.rounds:.0f}" for r in score.reached]
-        label = score.label
-        if score.diverged:
-            label += f" (diverged at {min(score.diverged)})"
-        table.add_row(label, *cells, error, *reached, f"{score.floats / 1000:,.0f}")
+        _, end, error = score.end
+        table.add_row(_named(score), *cells, *map(_share, (end, error, score.spread)))
+    spread = ceiling.std().item() if len(ceiling) > 1 else None
+    numbers = (ceiling.mean().item(), finite(standard_error(ceiling)), spread)
+    table.add_row("centralised (ceiling)", *[""] * len(rounds), *map(_share, numbers))
     return table
+
+
+def reached_table(scores: Sequence[Score]) -> Table:
+    """Show what it took to reach shares of the centralised accuracy."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title="Rounds and floats (thousands per agent) until a share of the centralised accuracy",
+        caption="medians over tasks; - where most tasks did not get there; total: floats of all rounds",
+    )
+    table.add_column("method", no_wrap=True)
+    for share in SHARES:
+        table.add_column(f"→{100 * share:.0f}%", justify="right")
+        table.add_column("floats", justify="right")
+    table.add_column("total", justify="right")
+    for score in scores:
+        cells = []
+        for one in score.reached:
+            cells += ["-" if one.rounds is None else f"{one.rounds:.0f}"]
+            cells += ["-" if one.floats is None else f"{one.floats / 1000:,.1f}"]
+        table.add_row(_named(score), *cells, f"{score.floats / 1000:,.0f}")
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _named(score: Score) -> str:
+    if not score.diverged:
+        return score.label
+    return f"{score.label} (diverged at {min(score.diverged)})"
 
 
 def _plain(value: object) -> str:

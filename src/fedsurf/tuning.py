@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.algorithms import Start
-from fedsurf.configuration import to_dict
+from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import run_all
 from fedsurf.files import CheckpointError, read_json, write_json
-from fedsurf.methods import Method, Setting
+from fedsurf.methods import Method, Setting, method_named
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
@@ -74,14 +74,16 @@ def tune(
     on_trial: Callable[[], None] = lambda: None,
 ) -> Tuned:
     """Try settings of a method, and return them with their scores, the best first."""
-    if config.trials < 1:
-        raise ValueError(f"trials: got {config.trials}, but there must be at least 1")
+    for name in ("trials", "tasks", "rounds"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
     trials = []
     early = max(1, config.rounds // 10)
     for number in range(config.trials):
         settings = dict(method.defaults)
         if number:
             settings |= method.draw(seeded(seed, "tune", method.name, number))
+        settings = with_batches_that_fit(settings, tasks)
         runs = run_all(
             method.make(model, start, settings),
             tasks,
@@ -93,8 +95,6 @@ def tune(
         score = float(runs.pooled_accuracy.nan_to_num(0.0).mean())
         trials.append(Trial(settings, score))
         on_trial()
-        if not method.space:
-            break
     return Tuned(method.name, sorted(trials, key=lambda trial: -trial.score))
 
 
@@ -112,14 +112,56 @@ def write_tuned(path: Path, found: Mapping[str, Tuned], study: Any, budget: Tune
 
 def read_tuned(path: Path) -> dict[str, Tuned]:
     """Read what `write_tuned` stored."""
-    content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("methods"), dict):
-        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote")
     found = {}
-    for name, one in content["methods"].items():
-        rows = [dict(row) for row in one["trials"]]
-        found[name] = Tuned(name, [Trial(score=row.pop("score"), settings=row) for row in rows])
+    try:
+        for name, one in read_json(path)["methods"].items():
+            rows = [dict(row) for row in one["trials"]]
+            trials = [Trial(score=float(row.pop("score")), settings=row) for row in rows]
+            found[name] = Tuned(name, trials)
+            method_named(name).check(found[name].best)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote") from error
     return found
+
+
+def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) -> None:
+    """Raise unless a file was tuned on this study's data, tasks and network (with this budget).
+
+    What a study's size is (rounds, tasks, seeds) may differ.
+    """
+    content = read_json(path)
+    sizes = ("rounds", "tasks", "seeds")
+    theirs = {k: v for k, v in content.get("study", {}).items() if k not in sizes}
+    mine = {k: v for k, v in to_dict(study).items() if k not in sizes}
+    found = differences(theirs, mine)
+    if budget is not None:
+        found += differences(content.get("budget", {}), to_dict(budget), "budget")
+    if found:
+        raise ValueError(
+            f"{path}: holds settings that were tuned otherwise, differing in {', '.join(found)}; "
+            "choose another file"
+        )
+
+
+def check_tuned_through(path: Path, *, server: bool) -> None:
+    """Raise if settings that were tuned through a server are meant for a graph, or the other way round."""
+    kind = read_json(path).get("study", {}).get("network", {}).get("graph", {}).get("kind")
+    if (kind == "star") != server:
+        raise ValueError(
+            f"tuned: got {path}, tuned over a {kind} graph, "
+            f"but the study is {'a star' if server else 'no star'}"
+        )
+
+
+def with_batches_that_fit(
+    settings: Mapping[str, Setting], tasks: Sequence[Task]
+) -> dict[str, Setting]:
+    """Take all of an agent's examples where a setting wants more of them than some agent holds."""
+    wanted = settings.get("batch_size")
+    fewest = min(int(task.train.counts.min()) for task in tasks)
+    if isinstance(wanted, int) and wanted > fewest:
+        return {**settings, "batch_size": None}
+    return dict(settings)
 
 
 def best_settings(found: Mapping[str, Tuned]) -> dict[str, dict[str, Setting]]:

@@ -139,10 +139,6 @@ class RunFolder:
         with replacing(self.path / "log.jsonl") as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def has_state(self) -> bool:
-        """Whether there is a state to resume from."""
-        return bool(self._states())
-
     def _leftovers(self) -> list[Path]:
         names = ("config.json", "log.jsonl", "best.safetensors", "state-????????")
         return [leftover for name in names for leftover in self.path.glob(f".{name}.*")]
