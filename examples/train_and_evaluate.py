@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
     best = experiment.train(folder, resume=folder.exists())
     print(f"The best optimizer is that of step {best['validation']['step']}, by {best['rule']}.")
 
-    result = fedsurf.compare(experiment, tasks=4, rounds=[6, 30])
+    result = fedsurf.evaluate(experiment, tasks=4, rounds=[6, 30])
     descent = config.surf.descent
     console = Console()
     console.print(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsurf import Experiment, compare, preset
+from fedsurf import Experiment, evaluate, preset
 
 FEATURES = Path("../shared/features/cifar10-efficientnet-lite0-160-pca512.npz")
 
@@ -42,7 +42,7 @@ def test_with_constraints_it_descends_to_the_ceiling_and_without_it_jumps(tmp_pa
     config = preset("demo")
     constrained = Experiment(config)
     constrained.train(tmp_path / "with")
-    result = compare(constrained, tasks=30, rounds=(20,))
+    result = evaluate(constrained, tasks=30, rounds=(20,))
     accuracy = 100 * result.unrolled.pooled_accuracy.mean(0)
     assert float(accuracy[-1]) > 100 * float(result.centralised.mean()) - 3
     assert bool(result.descent.holds.all())
@@ -52,7 +52,7 @@ def test_with_constraints_it_descends_to_the_ceiling_and_without_it_jumps(tmp_pa
     descent = replace(config.surf.descent, constrained=False)
     free = Experiment(replace(config, surf=replace(config.surf, descent=descent)))
     free.train(tmp_path / "without")
-    result = compare(free, tasks=30, rounds=(20,))
+    result = evaluate(free, tasks=30, rounds=(20,))
     accuracy = 100 * result.unrolled.pooled_accuracy.mean(0)
     assert float(accuracy[-1]) > 100 * float(result.centralised.mean()) - 3
     assert not bool(result.descent.holds.all())

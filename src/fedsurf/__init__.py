@@ -4,19 +4,22 @@ Stochastic Unrolled Federated Learning (SURF) and its classical companions. The 
 
     experiment = fedsurf.Experiment(fedsurf.preset("demo"))
     experiment.train(Path("run"))                      # meta-train U-DGD by SURF
-    result = fedsurf.compare(experiment, tasks=10)     # beside DGD and centralised training
+    result = fedsurf.evaluate(experiment, tasks=10)     # beside DGD and centralised training
 """
 
 from importlib.metadata import version
 
 from fedsurf.algorithms import DGD, Algorithm, Start, State
-from fedsurf.comparison import Comparison, compare
+from fedsurf.comparison import Comparison, evaluate
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
+from fedsurf.methods import METHODS, Method
 from fedsurf.models import Model, ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, NetworkConfig, StarNetwork, make_network
-from fedsurf.presets import preset
+from fedsurf.presets import STUDIES, preset
 from fedsurf.randomness import generator
+from fedsurf.scores import Score, score
+from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf import DescentConfig, MetaTraining, SurfConfig
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.examples import Examples
@@ -28,10 +31,13 @@ __version__ = version("fedsurf")
 
 __all__ = [
     "DGD",
+    "METHODS",
+    "STUDIES",
     "UDGD",
     "Algorithm",
     "Comparison",
     "DescentConfig",
+    "Entrant",
     "Examples",
     "Experiment",
     "ExperimentConfig",
@@ -40,14 +46,18 @@ __all__ = [
     "GraphConfig",
     "MetaTasks",
     "MetaTraining",
+    "Method",
     "Model",
     "ModuleModel",
     "Network",
     "NetworkConfig",
+    "Score",
     "SoftmaxHead",
     "StarNetwork",
     "Start",
     "State",
+    "Study",
+    "StudyConfig",
     "SurfConfig",
     "Task",
     "TaskConfig",
@@ -55,7 +65,7 @@ __all__ = [
     "Trajectories",
     "Trajectory",
     "UDGDConfig",
-    "compare",
+    "evaluate",
     "generator",
     "load_features",
     "make_network",
@@ -63,4 +73,5 @@ __all__ = [
     "preset",
     "run",
     "run_all",
+    "score",
 ]

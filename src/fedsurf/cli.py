@@ -355,7 +355,7 @@ def _evaluate(
     for run in runs:
         experiment = Experiment.load(run)
         _limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
-        result = comparing.compare(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
+        result = comparing.evaluate(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
         write_json(run / "evaluation.json", result.to_dict())
         results.append((run, experiment.config, result))
     if not as_json:

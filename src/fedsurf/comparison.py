@@ -122,7 +122,7 @@ def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
     yield lambda: None
 
 
-def compare(
+def evaluate(
     experiment: Experiment,
     *,
     tasks: int = 30,
