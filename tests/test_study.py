@@ -11,12 +11,12 @@ import torch
 from fedsurf import study as study_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
-from fedsurf.evaluation import Trajectories
+from fedsurf.evaluation import Trajectories, recorded_steps
 from fedsurf.methods import METHODS, LogRange, method_named
 from fedsurf.presets import STUDIES
 from fedsurf.randomness import generator
 from fedsurf.scores import score
-from fedsurf.study import Entrant, Study, StudyConfig, recorded_steps
+from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.tuning import TuneConfig, read_tuned, write_tuned
 
 SMALL = replace(STUDIES["digits"].config, tasks=2, rounds=6)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.evaluation import Trajectories, run_all
+from fedsurf.evaluation import Trajectories, recorded_steps, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.surf.descent import slack
@@ -154,7 +154,14 @@ def evaluate(
             size = tune_dgd(experiment, tuning, count, advance)
             method = _dgd(experiment, size)
             runs = run_all(
-                method, test, network, count, seed=seed, weighting=weighting, on_task=advance
+                method,
+                test,
+                network,
+                count,
+                seed=seed,
+                weighting=weighting,
+                record=recorded_steps(count),
+                on_task=advance,
             )
         classical.append(runs)
         sizes.append(size)

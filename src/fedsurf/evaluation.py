@@ -178,6 +178,12 @@ def run_all(
     return Trajectories.stack(algorithm.name, runs)
 
 
+def recorded_steps(rounds: int) -> list[int]:
+    """Return the steps of a run to look at: the first 20, then every fifth, then every tenth."""
+    steps = [*range(min(rounds, 20) + 1), *range(25, min(rounds, 100) + 1, 5)]
+    return sorted({*steps, *range(110, rounds + 1, 10), rounds})
+
+
 def _record(
     model: Model, state: State, task: Task, network: Network, weighting: AgentWeighting
 ) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ _DESCENDING = SurfConfig(
     dual_rate=0.1,
     penalty=2.0,
     descent=DescentConfig(epsilon=0.1, norm="root-mean-square"),
-    validate_every=100,
+    validate_every=200,
     validation_tasks=30,
 )
 

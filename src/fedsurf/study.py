@@ -19,7 +19,7 @@ from torch import Tensor
 from fedsurf.algorithms import Algorithm, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.configuration import differences, to_dict
-from fedsurf.evaluation import Trajectories, Trajectory, run_all
+from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, Method, Settings, method_named
@@ -79,12 +79,6 @@ class Entrant:
     method: str | None = None
     settings: Settings = field(default_factory=dict)
     run: Path | None = None
-
-
-def recorded_steps(rounds: int) -> list[int]:
-    """Return the steps that a study records: all of the first 20, then every fifth, then every tenth."""
-    steps = [*range(min(rounds, 20) + 1), *range(25, min(rounds, 100) + 1, 5)]
-    return sorted({*steps, *range(110, rounds + 1, 10), rounds})
 
 
 class Study:

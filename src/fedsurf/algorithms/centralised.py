@@ -27,8 +27,8 @@ from fedsurf.tasks.task import Task
 STRENGTHS = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 """Penalties λ/2 ‖W‖² beside the mean loss, among which validation chooses."""
 
-TOLERANCE = 1e-7
-"""The largest entry that the gradient of a softmax head may have in the end."""
+TOLERANCE, TUNING_TOLERANCE = 1e-7, 1e-5
+"""The largest entry that the gradient of a softmax head may have in the end, and while tuning."""
 
 DEVIATION = 0.1
 """A model that is no softmax head starts at Gaussian weights with this standard deviation."""
@@ -46,11 +46,14 @@ class Centralised:
         Steps of L-BFGS at most.
     seed : int
         Draws where a model that is no softmax head starts. A softmax head starts at 0.
+    tolerance : float
+        The largest entry that the gradient of a softmax head may have in the end.
     """
 
     strength: float = 1e-3
     iterations: int = 2000
     seed: int = 0
+    tolerance: float = TOLERANCE
 
     def __post_init__(self) -> None:
         check_local_training(self.strength, self.iterations)
@@ -87,8 +90,9 @@ class Centralised:
         model: Model | None = None,
     ) -> "Centralised":
         """Choose the penalty with the best mean accuracy over validation tasks."""
-        candidates = [Centralised(strength) for strength in strengths]
-        return max(candidates, key=lambda one: sum(one.accuracy(task, model) for task in tasks))
+        candidates = [Centralised(one, tolerance=TUNING_TOLERANCE) for one in strengths]
+        best = max(candidates, key=lambda one: sum(one.accuracy(task, model) for task in tasks))
+        return Centralised(best.strength)
 
     def _head(self, model: SoftmaxHead, pool: Examples) -> Tensor:
         x, y = pool.x[0].numpy(), pool.y[0].numpy()
@@ -99,7 +103,7 @@ class Centralised:
             # penalty on ‖w‖² is twice the one on ‖w_0‖² + ‖w_1‖², where w_1 = −w_0 = w/2.
             two = len(classes) == 2
             inverse = (2 if two else 1) / (self.strength * len(y))
-            head = LogisticRegression(C=inverse, max_iter=self.iterations, tol=TOLERANCE)
+            head = LogisticRegression(C=inverse, max_iter=self.iterations, tol=self.tolerance)
             head.fit(x, y)
             fitted = np.concatenate([head.coef_, head.intercept_[:, None]], 1)
             rows[classes] = np.concatenate([-fitted / 2, fitted / 2]) if two else fitted
