@@ -19,6 +19,7 @@ import torch
 import tyro
 from rich.console import Console
 from rich.logging import RichHandler
+from threadpoolctl import threadpool_limits
 
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
@@ -332,8 +333,9 @@ def _limit_threads(parameters: int) -> None:
 
     It also makes the bits independent of the number of cores. OMP_NUM_THREADS overrides it.
     """
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1 if parameters < SMALL else torch.get_num_threads())
+    if "OMP_NUM_THREADS" not in os.environ and parameters < SMALL:
+        torch.set_num_threads(1)
+        threadpool_limits(1)  # those of NumPy and scikit-learn, too
 
 
 def _train(
