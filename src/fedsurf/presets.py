@@ -132,6 +132,22 @@ _CIFAR = StudyConfig(
 )
 _HETEROGENEOUS = TaskConfig(partition="dirichlet", alpha=0.3)
 
+
+def _made(
+    source: str,
+    description: str,
+    *,
+    components: int | None = None,
+    task: TaskConfig = TaskConfig(),  # noqa: B008 - frozen
+) -> dict[str, StudyPreset]:
+    """Return the study on generated data, which no optimizer is meta-trained on."""
+    backbone = "none" if components is None else "pca"
+    data = FeatureConfig(source=source, backbone=backbone, components=components)
+    where = f"{task.agents} agents on a 3-regular graph."
+    config = StudyConfig(data=data, task=task, network=_METROPOLIS)
+    return {source: StudyPreset(f"{description} (generated), {where}", config)}
+
+
 STUDIES: dict[str, StudyPreset] = {
     "digits": StudyPreset(
         "Digits, 30 agents (more the data does not allow) on a 3-regular graph.", _DIGITS
@@ -161,5 +177,17 @@ STUDIES: dict[str, StudyPreset] = {
     "cifar10-star": StudyPreset(
         "CIFAR-10, 64 features of EfficientNet-lite0, a server, to which 10 of 100 agents report.",
         replace(_CIFAR, network=_STAR),
+    ),
+    **_made("made-words", "Bags of 256 words, 20 classes"),
+    **_made("made-spectra", "Energies in 32 bands, 12 classes"),
+    **_made("made-table", "A table of 36 mixed columns, 5 classes"),
+    **_made("made-clusters", "Classes of four clusters, 16 features, 8 classes"),
+    **_made("made-curve", "Stretches of a curve, 10 features, 10 ordered classes"),
+    **_made("made-teacher", "Labels from a linear softmax, 40 features, 15 classes"),
+    **_made("made-glyphs", "Drawn glyphs, 64 principal components, 50 classes", components=64),
+    **_made(
+        "made-genes",
+        "Noisy counts of 120 genes, 20 classes, few examples",
+        task=TaskConfig(agents=40, train_examples=35),
     ),
 }

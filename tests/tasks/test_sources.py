@@ -24,7 +24,7 @@ from fedsurf.tasks.sources import cifar, idx, mnist_5k, packages
 from fedsurf.tasks.sources.fetch import FetchError, fetch
 from fedsurf.tasks.sources.source import Download, Package, Recipe
 
-REAL = [name for name in sources.names() if name not in ("fashion-mnist-mini", "digits")]
+REAL = [name for name in sources.names() if sources._SOURCES[name].recipe is not None]
 
 
 @pytest.fixture(autouse=True)
@@ -223,6 +223,12 @@ def test_any_beginning_of_the_embedded_data_is_balanced():
 def test_the_catalogue_says_what_is_where(home):
     status = {entry.name: entry.status for entry in sources.catalogue()}
     assert status["digits"] == "inside the package"
+    generated = [entry for entry in sources.catalogue() if entry.name.startswith("made-")]
+    assert len(generated) == 8
+    for entry in generated:
+        assert entry.status == "inside the package"
+        assert entry.about.startswith("generated: ")
+        assert (entry.examples, entry.licence) == ("30,000 + 12,000", "Apache-2.0")
     for name in REAL:
         assert status[name] == f"missing; get it with: fedsurf data get {name}"
     write_cifar(home / "data" / "cifar10", "binary", *cifar_parts(1))
