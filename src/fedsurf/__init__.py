@@ -15,7 +15,17 @@ from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.methods import METHODS, Method
 from fedsurf.models import Model, ModuleModel, SoftmaxHead
-from fedsurf.network import GraphConfig, Network, NetworkConfig, StarNetwork, make_network
+from fedsurf.network import (
+    FaultConfig,
+    GraphConfig,
+    LeavingNetwork,
+    LossyNetwork,
+    Network,
+    NetworkConfig,
+    StaleNetwork,
+    StarNetwork,
+    make_network,
+)
 from fedsurf.presets import STUDIES, preset
 from fedsurf.randomness import generator
 from fedsurf.scores import Score, score
@@ -41,9 +51,12 @@ __all__ = [
     "Examples",
     "Experiment",
     "ExperimentConfig",
+    "FaultConfig",
     "FeatureConfig",
     "Features",
     "GraphConfig",
+    "LeavingNetwork",
+    "LossyNetwork",
     "MetaTasks",
     "MetaTraining",
     "Method",
@@ -53,6 +66,7 @@ __all__ = [
     "NetworkConfig",
     "Score",
     "SoftmaxHead",
+    "StaleNetwork",
     "StarNetwork",
     "Start",
     "State",

@@ -40,7 +40,7 @@ from fedsurf.algorithms.checks import (
 )
 from fedsurf.algorithms.local import local_descent
 from fedsurf.models import Model
-from fedsurf.network import Network, StarNetwork
+from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 FLOAT_BITS = 32
@@ -120,10 +120,13 @@ class DFedAvgM:
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         if self.bits is None:
             return State(weights)
-        if isinstance(network, StarNetwork) and network.reporting < network.agents:
+        if not network.reliable:
+            where = "on a network with faults"
+            if network.reporting < network.agents:
+                where = f"in a star of whom {network.reporting} of {network.agents} agents report"
             raise ValueError(
-                f"bits: got {self.bits} in a star of whom {network.reporting} of {network.agents} "
-                "agents report, but differences add up only where every message arrives: use None"
+                f"bits: got {self.bits} {where}, "
+                "but differences add up only where every message arrives: use None"
             )
         nothing = torch.zeros_like(weights)
         return QuantisedState(weights, known=nothing, mixed=nothing)

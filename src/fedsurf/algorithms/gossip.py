@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.checks import check_averages
-from fedsurf.network import Network, StarNetwork
+from fedsurf.network import Network
 
 DENSE_UP_TO = 1000
 """Up to this number of nodes all eigenvalues are computed, above it only the one that is needed."""
@@ -102,7 +102,7 @@ def begin_averaging(
         Chebyshev's acceleration instead of plain gossip; through a server it changes nothing.
     """
     heard = torch.zeros(len(statistics), dtype=torch.bool)
-    if isinstance(network, StarNetwork):
+    if network.server:
         statistics = torch.cat([torch.zeros_like(statistics[:1]), statistics])
         accelerated = False
     else:
@@ -125,7 +125,7 @@ def averaging_step(state: AveragingState, network: Network, solve: Solve) -> Ave
     yet, the server solves, and the called agents download the weights; as in every method through a
     server, all agents are judged with these.
     """
-    if isinstance(network, StarNetwork):
+    if network.server:
         return _through_server(state, network, solve)
     relaxation = _relaxation(state)
     mixed = torch.lerp(state.previous, network.mix(state.values), relaxation)
@@ -160,7 +160,7 @@ def _moved(values: Tensor, before: Tensor) -> Tensor:
     return change > rounding * values.square().sum(1).sqrt()
 
 
-def _through_server(state: AveragingState, network: StarNetwork, solve: Solve) -> AveragingState:
+def _through_server(state: AveragingState, network: Network, solve: Solve) -> AveragingState:
     called = network.call()
     fresh = called[~state.heard[called]]
     values, heard, server = state.values, state.heard, state.weights[:1]

@@ -16,7 +16,7 @@ from fedsurf.algorithms.algorithm import Start, State, check_fits
 from fedsurf.algorithms.checks import check_batch_size, check_step_size
 from fedsurf.algorithms.local import Correction, local_descent
 from fedsurf.models import Model
-from fedsurf.network import Network, StarNetwork
+from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import AgentWeighting, Task
 
@@ -27,8 +27,8 @@ class Round:
 
     Attributes
     ----------
-    network : StarNetwork
-        Carries and counts what is sent.
+    network : Network
+        The star, perhaps with faults around it: carries and counts what is sent.
     agents : Tensor
         Who was called, int64 `[called]`.
     examples : Examples
@@ -39,7 +39,7 @@ class Round:
         How much of f they are together, a number: |S|/N with uniform weighting.
     """
 
-    network: StarNetwork
+    network: Network
     agents: Tensor
     examples: Examples
     shares: Tensor
@@ -154,10 +154,10 @@ class ServerMethod(ABC):
         )
 
 
-def check_star(network: Network) -> StarNetwork:
-    """Return the network as a star, and raise if it is none."""
-    if not isinstance(network, StarNetwork):
-        raise ValueError(  # noqa: TRY004 - the value of an argument, like every other wrong network
+def check_star(network: Network) -> Network:
+    """Return the network, and raise if it has no server."""
+    if not network.server:
+        raise ValueError(
             f"network: got a {type(network).__name__} without a server, "
             "but methods through a server run on a StarNetwork"
         )

@@ -1,18 +1,36 @@
 """Graphs, their shift operators, and the networks on which agents talk in counted rounds."""
 
+from fedsurf.network.faults import (
+    FaultConfig,
+    FaultyNetwork,
+    LeavingNetwork,
+    LossyNetwork,
+    StaleNetwork,
+    with_faults,
+)
 from fedsurf.network.graphs import GraphConfig, GraphKind, check_graph, make_graph
-from fedsurf.network.network import Network, NetworkConfig, StarNetwork, make_network
+from fedsurf.network.losses import Losses, LostWeights
+from fedsurf.network.making import NetworkConfig, make_network
+from fedsurf.network.network import Network, StarNetwork
 from fedsurf.network.shift import Shift, shift_operator
 
 __all__ = [
+    "FaultConfig",
+    "FaultyNetwork",
     "GraphConfig",
     "GraphKind",
+    "LeavingNetwork",
+    "Losses",
+    "LossyNetwork",
+    "LostWeights",
     "Network",
     "NetworkConfig",
     "Shift",
+    "StaleNetwork",
     "StarNetwork",
     "check_graph",
     "make_graph",
     "make_network",
     "shift_operator",
+    "with_faults",
 ]

@@ -1,12 +1,11 @@
 """A network: a graph in action. `mix` is one communication round; it is counted, link by link."""
 
-from dataclasses import dataclass, field
-
 import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.network.graphs import GraphConfig, check_graph, make_graph
+from fedsurf.network.graphs import check_graph
+from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.shift import Shift, shift_operator
 
 
@@ -26,10 +25,6 @@ class Network:
     ----------
     links : Tensor
         Every directed link as (from, to), int64 `[2, links]`.
-    rounds : int
-        Communication rounds so far.
-    link_floats : Tensor
-        The floats that crossed each link so far, int64 `[links]`.
     """
 
     server = False
@@ -45,8 +40,13 @@ class Network:
         self._generator = generator
         self.shift = shift
         self._operators = {torch.float64: shift_operator(self.graph, shift)}
+        self._weights: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
         edges = torch.tensor(sorted(self.graph.edges), dtype=torch.int64).reshape(-1, 2).T
         self.links = torch.cat([edges, edges.flip(0)], 1)
+        # The entries of S are its diagonal and the links, here by receiver, then by sender.
+        places = torch.cat([torch.arange(self.nodes).expand(2, -1), self.links.flip(0)], 1)
+        self._by_row = (places[0] * self.nodes + places[1]).argsort()
+        self._places = places[:, self._by_row]
         self.reset()
 
     @property
@@ -60,6 +60,26 @@ class Network:
         return self.nodes - int(self.server)
 
     @property
+    def reporting(self) -> int:
+        """How many agents are heard in a round."""
+        return self.agents
+
+    @property
+    def reliable(self) -> bool:
+        """Whether every message arrives in its round, as it was sent."""
+        return self.reporting == self.agents
+
+    @property
+    def rounds(self) -> int:
+        """Communication rounds so far."""
+        return self._rounds
+
+    @property
+    def link_floats(self) -> Tensor:
+        """The floats that crossed each link so far, int64 `[links]`."""
+        return self._link_floats
+
+    @property
     def floats(self) -> int:
         """All floats that crossed any link so far."""
         return int(self.link_floats.sum())
@@ -68,8 +88,8 @@ class Network:
         """Begin a new run: nothing was sent yet, and what is random comes from `generator`."""
         if generator is not None:
             self._generator = generator
-        self.rounds = 0
-        self.link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64)
+        self._rounds = 0
+        self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64)
 
     def operator(self, dtype: torch.dtype) -> Tensor:
         """Return S in the given floating type, `[nodes, nodes]`, dense or sparse."""
@@ -84,9 +104,49 @@ class Network:
         are sent in fewer bits.
         """
         self._check(values)
-        self.rounds += 1
-        self.link_floats += values[0].numel() if floats is None else floats
-        return self._product(self.operator(values.dtype), values)
+        return self.carry(
+            values, values, NO_LOSSES, values[0].numel() if floats is None else floats
+        )
+
+    def carry(self, values: Tensor, sent: Tensor, losses: Losses, floats: int) -> Tensor:
+        """Do the work of `mix`, with the faults of this round; networks with faults call it.
+
+        Parameters
+        ----------
+        values : Tensor
+            What every node holds, and uses of itself, `[nodes, …]`.
+        sent : Tensor
+            What its neighbours receive of it; `values` itself where nothing differs.
+        losses : Losses
+            The messages that do not arrive.
+        floats : int
+            As how many floats a message counts.
+        """
+        self._rounds += 1
+        self._link_floats += floats if losses.unsent is None else floats * ~losses.unsent
+        if sent is values and losses is NO_LOSSES:
+            return self._product(self.operator(values.dtype), values)
+        own, links = losses.weigh(*self._own_and_links(values.dtype), self.links[1])
+        if sent is values:
+            return self._product(self._matrix(own, links), values)
+        mixed = self._product(self._matrix(torch.zeros_like(own), links), sent)
+        return torch.addcmul(mixed, own.reshape(-1, *[1] * (values.dim() - 1)), values)
+
+    def call(self) -> Tensor:
+        """Begin a round between a server and some agents; see `StarNetwork`."""
+        return self.summon(NO_LOSSES)
+
+    def summon(self, losses: Losses) -> Tensor:  # noqa: ARG002 - what a star does with it
+        """Do the work of `call`, with the losses of this round; networks with faults call it."""
+        raise ValueError(self._no_server())
+
+    def download(self, value: Tensor, agents: Tensor) -> Tensor:  # noqa: ARG002
+        """Send a server's `value[…]` to the given agents; see `StarNetwork`."""
+        raise ValueError(self._no_server())
+
+    def upload(self, values: Tensor, agents: Tensor) -> Tensor:  # noqa: ARG002
+        """Send the given agents' `values[agents, …]` to a server; see `StarNetwork`."""
+        raise ValueError(self._no_server())
 
     def agent_rows(self, values: Tensor) -> Tensor:
         """Return the rows of the agents in `values[nodes, …]`: all but a server's."""
@@ -94,6 +154,35 @@ class Network:
 
     def _product(self, operator: Tensor, values: Tensor) -> Tensor:
         return (operator @ values.flatten(1)).reshape(values.shape)
+
+    def _own_and_links(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return S by its diagonal `[nodes]` and its entries link by link, `[links]`."""
+        if dtype not in self._weights:
+            operator = self.operator(dtype).to_sparse().coalesce()
+            (row, column), entries = operator.indices(), operator.values()
+            own = entries.new_zeros(self.nodes)
+            own[row[row == column]] = entries[row == column]
+            # What is left is one entry for each link, in the order of `_by_row`.
+            links = torch.empty(self.links.shape[1], dtype=dtype)
+            order = self._by_row[self._by_row >= self.nodes] - self.nodes
+            links[order] = entries[row != column]
+            self._weights[dtype] = own, links
+        return self._weights[dtype]
+
+    def _matrix(self, own: Tensor, links: Tensor) -> Tensor:
+        """Return the matrix with these entries, dense or sparse as S is."""
+        size, entries = (self.nodes, self.nodes), torch.cat([own, links])[self._by_row]
+        if not self.operator(links.dtype).is_sparse:
+            return links.new_zeros(size).index_put(tuple(self._places), entries)
+        return torch.sparse_coo_tensor(
+            self._places, entries, size, is_coalesced=True, check_invariants=False
+        )
+
+    def _no_server(self) -> str:
+        return (
+            f"network: got a {type(self).__name__} without a server, "
+            "but only a server calls agents: use a StarNetwork"
+        )
 
     def _check(self, values: Tensor) -> None:
         if values.dim() < 2 or values.shape[0] != self.nodes:
@@ -108,7 +197,8 @@ class StarNetwork(Network):
 
     In a round the server receives the rows of `reporting` agents drawn at random, and every agent
     receives the server's. The server's row of S keeps its sum: the weights of the agents who do
-    not report go, in equal parts, to those who do.
+    not report go, in equal parts, to those who do. The links are those from the server to agent
+    1, 2, …, then those from agent 1, 2, … to the server.
 
     Parameters
     ----------
@@ -135,73 +225,80 @@ class StarNetwork(Network):
             raise ValueError(
                 f"reporting: got {reporting}, but it must be between 1 and {agents}, the agents"
             )
-        self.reporting = agents if reporting is None else reporting
+        self._reporting = agents if reporting is None else reporting
         super().__init__(nx.star_graph(agents), shift, generator)
 
-    def mix(self, values: Tensor, floats: int | None = None) -> Tensor:
-        """Communicate once: sampled agents to the server, the server to all agents."""
-        self._check(values)
+    @property
+    def reporting(self) -> int:
+        """How many agents are heard in a round."""
+        return self._reporting
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Begin a new run: nothing was sent yet, and who reports is drawn from `generator`."""
+        super().reset(generator)
+        nobody = torch.empty(0, dtype=torch.int64)
+        self._unreached, self._unheard = nobody, nobody
+
+    def carry(self, values: Tensor, sent: Tensor, losses: Losses, floats: int) -> Tensor:
+        """Let sampled agents send to the server, and the server to all agents."""
         reporters = 1 + torch.randperm(self.agents, generator=self._generator)[: self.reporting]
-        self.rounds += 1
-        size = values[0].numel() if floats is None else floats
+        self._rounds += 1
         down = self.links[0] == 0
         up = torch.isin(self.links[0], reporters)
-        self.link_floats += size * (down | up)
+        used = down | up if losses.unsent is None else (down | up) & ~losses.unsent
+        self._link_floats += floats * used
         # A star's operator is one row, one column and a diagonal: no product of matrices is needed.
-        flat = values.flatten(1)
-        diagonal, row, column = self._arms(values.dtype)
-        mixed = diagonal[:, None] * flat
-        from_server = column[:, None] * flat[:1]
+        own, links = self._own_and_links(values.dtype)
+        column, row = links.reshape(2, -1)
         heard = row[reporters - 1] * (self.agents / self.reporting)
+        if losses is not NO_LOSSES:
+            every = torch.zeros_like(row).index_copy(0, reporters - 1, heard)
+            own, links = losses.weigh(own, torch.cat([column, every]), self.links[1])
+            column, row = links.reshape(2, -1)
+            heard = row[reporters - 1]
+        flat = sent.flatten(1)
+        mixed = own[:, None] * values.flatten(1)
+        from_server = column[:, None] * flat[:1]
         to_server = (heard @ flat[reporters])[None]
         return (mixed + torch.cat([to_server, from_server])).reshape(values.shape)
 
-    def call(self) -> Tensor:
+    def summon(self, losses: Losses) -> Tensor:
         """Begin a round between the server and some agents: draw them, int64 `[reporting]`, from 0 on.
 
-        A server's method downloads to them, lets them work, and uploads from them: one round.
+        A server's method downloads to them, lets them work, and uploads from them: one round. With
+        losses, those are drawn but not returned who are away, or whose download or upload will not
+        arrive: they take no part, and are after the round what they were before it. If that leaves
+        nobody, the server waits for the first that it has drawn.
         """
-        self.rounds += 1
-        return torch.randperm(self.agents, generator=self._generator)[: self.reporting]
+        self._rounds += 1
+        drawn = torch.randperm(self.agents, generator=self._generator)[: self.reporting]
+        lost = torch.zeros(self.links.shape[1], dtype=torch.bool)
+        lost_down, lost_up = (lost if losses.lost is None else losses.lost).reshape(2, -1)[:, drawn]
+        away = (lost if losses.unsent is None else losses.unsent).reshape(2, -1)[:, drawn].all(0)
+        arrive = ~(lost_down | lost_up)
+        if not arrive.any():
+            arrive[0] = True
+        self._unreached = drawn[~arrive & ~away]
+        self._unheard = drawn[~arrive & ~away & ~lost_down]
+        return drawn[arrive]
 
     def download(self, value: Tensor, agents: Tensor) -> Tensor:
-        """Send the server's `value[…]` to the given agents: `[agents, …]`."""
-        self._count(self.links[0] == 0, self.links[1], agents, value.numel())
+        """Send the server's `value[…]` to the given agents: `[agents, …]`.
+
+        What it sent to those of this round's whom it did not reach counts, too.
+        """
+        reached = torch.cat([agents, self._unreached])
+        self._count(self.links[0] == 0, self.links[1], reached, value.numel())
         return value.expand(len(agents), *value.shape)
 
     def upload(self, values: Tensor, agents: Tensor) -> Tensor:
-        """Send the given agents' `values[agents, …]` to the server."""
-        self._count(self.links[1] == 0, self.links[0], agents, values[0].numel())
+        """Send the given agents' `values[agents, …]` to the server.
+
+        What those of this round's sent whom it did not hear counts, too.
+        """
+        sending = torch.cat([agents, self._unheard])
+        self._count(self.links[1] == 0, self.links[0], sending, values[0].numel())
         return values
 
     def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
-        self.link_floats += size * (direction & torch.isin(ends, 1 + agents))
-
-    def _arms(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        operator = self.operator(dtype).to_dense()
-        return operator.diagonal(), operator[0, 1:], operator[1:, 0]
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Who talks to whom, and how their messages are weighted."""
-
-    graph: GraphConfig = field(default_factory=GraphConfig)
-    """The graph."""
-    shift: Shift = "adjacency"
-    """The shift operator: adjacency with self-loops normalised by rows, Metropolis–Hastings
-    weights, or the normalised Laplacian."""
-    reporting: int | None = None
-    """How many agents report to the server in a round of a star; all where None."""
-
-
-def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
-    """Build the network that `config` describes, its random graph drawn from `generator`."""
-    if config.graph.kind == "star":
-        return StarNetwork(agents, config.reporting, generator, config.shift)
-    if config.reporting is not None:
-        raise ValueError(
-            f"reporting: got {config.reporting} with a {config.graph.kind} graph, "
-            "but only in a star do some agents report and others not"
-        )
-    return Network(make_graph(config.graph, agents, generator), config.shift)
+        self._link_floats += size * (direction & torch.isin(ends, 1 + agents))

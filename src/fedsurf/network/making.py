@@ -1,0 +1,41 @@
+"""From a configuration to its network."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from fedsurf.network.faults import FaultConfig, with_faults
+from fedsurf.network.graphs import GraphConfig, make_graph
+from fedsurf.network.network import Network, StarNetwork
+from fedsurf.network.shift import Shift
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Who talks to whom, and how their messages are weighted."""
+
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    """The graph."""
+    shift: Shift = "adjacency"
+    """The shift operator: adjacency with self-loops normalised by rows, Metropolis–Hastings
+    weights, or the normalised Laplacian."""
+    reporting: int | None = None
+    """How many agents report to the server in a round of a star; all where None."""
+    faults: FaultConfig = field(default_factory=FaultConfig, metadata={"added_later": True})
+    """What goes wrong; nothing by default."""
+
+
+def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
+    """Build the network that `config` describes, its random graph drawn from `generator`."""
+    return with_faults(_without_faults(config, agents, generator), config.faults, generator)
+
+
+def _without_faults(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
+    if config.graph.kind == "star":
+        return StarNetwork(agents, config.reporting, generator, config.shift)
+    if config.reporting is not None:
+        raise ValueError(
+            f"reporting: got {config.reporting} with a {config.graph.kind} graph, "
+            "but only in a star do some agents report and others not"
+        )
+    return Network(make_graph(config.graph, agents, generator), config.shift)
