@@ -13,6 +13,7 @@ from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
 from fedsurf.evaluation import Trajectories, recorded_steps
 from fedsurf.methods import METHODS, LogRange, method_named
+from fedsurf.network import FaultConfig
 from fedsurf.presets import STUDIES
 from fedsurf.randomness import generator
 from fedsurf.scores import score
@@ -206,6 +207,53 @@ def test_a_trained_optimizer_enters_a_study(
     assert report["entrants"][0]["run"] == str(run)
     assert run_command([*command, "--folder", str(tmp_path / "b")]) == 1
     assert "the study's 32 features and 10 classes" in capsys.readouterr().err
+
+
+def test_faults_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, folder = str(tmp_path / "run"), str(tmp_path / "study")
+    faults = ["--network.faults.stale", "2", "--network.faults.loss", "0.2"]
+    faults += ["--network.faults.weights", "kept-by-receiver"]
+    steps = ["--surf.steps", "2", "--surf.validation-tasks", "2"]
+    assert run_command(["train", "smoke", "--folder", run, *steps, *faults]) == 0
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())["network"]["faults"]
+    assert (stored["stale"], stored["loss"]) == (2, 0.2)
+    command = ["compare", "digits", "--methods", "dgd", "lda", "--tasks", "1", "--rounds", "10"]
+    command += ["--runs", run, "--data.components", "8", "--folder", folder, "--json"]
+    ends = []
+    for extra in ([], faults, [*faults, "--network.faults.leave", "0.2"], faults):
+        capsys.readouterr()
+        assert run_command([*command, *extra]) == 0
+        rows = json.loads(capsys.readouterr().out)["entrants"]
+        ends.append([row["end"] for row in rows])
+    assert len(ends[0]) == 3
+    assert ends[1] == ends[3]
+    for one, other in ((0, 1), (1, 2)):
+        assert all(left != right for left, right in zip(ends[one], ends[other], strict=True))
+
+
+def test_all_entrants_of_a_study_meet_the_same_faults() -> None:
+    faults = FaultConfig(stale=3, loss=0.3, leave=0.1)
+    network = replace(SMALL.network, faults=faults)
+    study = Study(replace(SMALL, network=network))
+    pattern = []
+    for shift in ("metropolis", "adjacency"):  # a trained optimizer brings its own
+        made = study.network(0, replace(network, shift=shift))
+        made.reset(generator(0, "network", 1))
+        rounds = [made.mix(torch.eye(30)) != 0 for _ in range(4)]
+        pattern.append(torch.stack(rounds))
+    assert torch.equal(*pattern)
+    assert not pattern[0].all(0).equal(pattern[0].any(0))
+
+
+def test_settings_tuned_without_faults_are_not_added_to_with_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "tuned.json")
+    budget = ["--budget.trials", "1", "--budget.tasks", "1", "--budget.rounds", "2"]
+    command = ["tune", "digits", "--file", file, *budget]
+    assert run_command([*command, "--methods", "dgd"]) == 0
+    assert run_command([*command, "--methods", "dsgd", "--network.faults.loss", "0.1"]) == 1
+    assert "network.faults (None there" in capsys.readouterr().err
 
 
 def test_other_data_is_not_read_from_the_cache(tmp_path: Path) -> None:
