@@ -27,6 +27,7 @@ from fedsurf.network import (
     make_network,
 )
 from fedsurf.presets import STUDIES, preset
+from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.scores import Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
@@ -35,7 +36,7 @@ from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, 
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import UDGD, UDGDConfig
+from fedsurf.unrolled import UDGD, Transferable, TransferableConfig, UDGDConfig
 
 __version__ = version("fedsurf")
 
@@ -78,9 +79,12 @@ __all__ = [
     "TaskDistribution",
     "Trajectories",
     "Trajectory",
+    "Transferable",
+    "TransferableConfig",
     "UDGDConfig",
     "evaluate",
     "generator",
+    "load",
     "load_features",
     "make_network",
     "meta_tasks",

@@ -5,25 +5,20 @@ Exit codes: 0 done; 1 failed (bad input, a damaged file, a full disk); 2 the com
 and errors to standard error.
 """
 
-import json
 import logging
-import math
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import tyro
-from rich.console import Console
 from rich.logging import RichHandler
-from threadpoolctl import threadpool_limits
 
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
 from fedsurf.configuration import to_dict
+from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment, ExperimentConfig, Observer
 from fedsurf.files import CheckpointError, write_json
 from fedsurf.methods import Method, Settings
@@ -64,11 +59,7 @@ else:
         prefix_names=False,
     )
 
-SMALL = 50_000_000
-"""Parameters of an optimizer below which one thread is fastest."""
-
 app = tyro.extras.SubcommandApp()
-out, err = Console(), Console(stderr=True)
 
 
 @app.command
@@ -118,7 +109,7 @@ def train(
     best = _train(config, folder, resume=resume, tensorboard=tensorboard)
     validation = best["validation"]
     if json:
-        _print_json({"folder": str(folder), "rule": best["rule"], "validation": validation})
+        print_json({"folder": str(folder), "rule": best["rule"], "validation": validation})
         return
     out.print(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
@@ -202,7 +193,7 @@ def tune(
         budget: What every method gets.
         json: Print the best settings as JSON instead of a table.
     """
-    _limit_threads(0)
+    limit_threads(0)
     study = Study(config)
     found = {}
     if file.exists():
@@ -215,7 +206,7 @@ def tune(
             found[method.name] = study.tune(method, budget, advance)
         write_tuned(file, found, config, budget)
     if json:
-        _print_json({name: one.to_dict() for name, one in found.items()})
+        print_json({name: one.to_dict() for name, one in found.items()})
     else:
         out.print(tables.tuned_table(found.values()))
 
@@ -246,7 +237,7 @@ def compare(
     """
     if len(set(runs)) < len(runs):
         raise ValueError(f"runs: got {[str(run) for run in runs]}, but each must be another one")
-    _limit_threads(0)
+    limit_threads(0)
     study = Study(config, folder / "cache")
     server = config.network.graph.kind == "star"
     if tuned is None:
@@ -271,7 +262,7 @@ def compare(
     scores = [score(one, ceiling, config.task.agents, shown) for one in results]
     report = write_report(folder, study, entrants, results, scores, ceiling)
     if json:
-        _print_json(report)
+        print_json(report)
     else:
         out.print(tables.scores_table(scores, ceiling))
         out.print(tables.reached_table(scores))
@@ -291,7 +282,7 @@ def _data_list(json: bool = False) -> None:
     """
     entries = sources.catalogue()
     if json:
-        _print_json([to_dict(entry) for entry in entries])
+        print_json([to_dict(entry) for entry in entries])
     else:
         out.print(tables.sources_table(entries))
 
@@ -314,7 +305,7 @@ def _data_get(
     """
     place = sources.get(name, folder, via=via)
     if json:
-        _print_json({"name": name, "folder": str(place)})
+        print_json({"name": name, "folder": str(place)})
     else:
         out.print(f"{name} is in {place}", highlight=False, soft_wrap=True)
 
@@ -328,16 +319,6 @@ def _settings_of(method: Method, settings: Mapping[str, Settings]) -> Settings:
     return settings[method.name]
 
 
-def _limit_threads(parameters: int) -> None:
-    """Use one thread where products are small: more of them wait for each other longer than they work.
-
-    It also makes the bits independent of the number of cores. OMP_NUM_THREADS overrides it.
-    """
-    if "OMP_NUM_THREADS" not in os.environ and parameters < SMALL:
-        torch.set_num_threads(1)
-        threadpool_limits(1)  # those of NumPy and scikit-learn, too
-
-
 def _train(
     config: ExperimentConfig, folder: Path, *, resume: bool, tensorboard: bool = False
 ) -> dict[str, Any]:
@@ -346,7 +327,7 @@ def _train(
         if tensorboard:
             observers.append(TensorBoard(folder / "tensorboard"))
         experiment = Experiment(config)
-        _limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
+        limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
         return experiment.train(folder, resume=resume, observers=observers)
 
 
@@ -356,7 +337,7 @@ def _evaluate(
     results = []
     for run in runs:
         experiment = Experiment.load(run)
-        _limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
+        limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
         result = comparing.evaluate(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
         write_json(run / "evaluation.json", result.to_dict())
         results.append((run, experiment.config, result))
@@ -379,25 +360,12 @@ def _evaluate(
         plots.save(drawn, figure)
         err.print(f"figure: {figure}", highlight=False, soft_wrap=True)
     if as_json:
-        _print_json([{"run": str(run), **result.to_dict()} for run, _, result in results])
+        print_json([{"run": str(run), **result.to_dict()} for run, _, result in results])
 
 
 def _label(run: Path, runs: list[Path]) -> str:
     """Name a run in a figure: by its folder's name, or by the whole path where that is ambiguous."""
     return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
-
-
-def _print_json(content: Any) -> None:
-    sys.stdout.write(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(content: Any) -> Any:
-    """Replace what JSON has no word for, infinity and NaN, by null."""
-    if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, list):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def main() -> None:

@@ -2,6 +2,12 @@
 
 from fedsurf.unrolled.graph_filter import GraphFilter
 from fedsurf.unrolled.perceptron import Activation, Perceptron, flatten_batch
+from fedsurf.unrolled.transferable import (
+    Transferable,
+    TransferableAlgorithm,
+    TransferableConfig,
+    TransferState,
+)
 from fedsurf.unrolled.udgd import UDGD, UDGDConfig, UDGDLayer
 
 __all__ = [
@@ -9,6 +15,10 @@ __all__ = [
     "Activation",
     "GraphFilter",
     "Perceptron",
+    "TransferState",
+    "Transferable",
+    "TransferableAlgorithm",
+    "TransferableConfig",
     "UDGDConfig",
     "UDGDLayer",
     "flatten_batch",

@@ -1,0 +1,58 @@
+"""Optimizers that are ready to use: their parameters, and a card that says what they are.
+
+optimizer = fedsurf.load()                        # meta-trained; see its card
+algorithm = optimizer.on(model, rounds=20)        # trains this head on any task
+"""
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from fedsurf.configuration import from_dict
+from fedsurf.files import CheckpointError, read_metadata, read_tensors
+from fedsurf.randomness import generator
+from fedsurf.unrolled.transferable import Transferable, TransferableConfig
+
+NAMES = ("softmax-head",)
+"""The optimizers inside the package."""
+
+
+def load(name: str | Path = "softmax-head") -> Transferable:
+    """Return a pretrained optimizer.
+
+    Parameters
+    ----------
+    name : str or Path
+        The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain` wrote.
+    """
+    if isinstance(name, str) and name in NAMES:
+        with as_file(files(__name__) / f"{name}.safetensors") as path:
+            return _read(path)
+    path = Path(name)
+    if path.suffix != ".safetensors":
+        raise ValueError(
+            f"name: got {str(name)!r}, but it must be one of {', '.join(NAMES)}, "
+            "or the path of a .safetensors file"
+        )
+    return _read(path)
+
+
+def card(name: str | Path = "softmax-head") -> dict[str, Any]:
+    """Return what is known of an optimizer: data, recipe, seeds, results, limits."""
+    if isinstance(name, str) and name in NAMES:
+        with as_file(files(__name__) / f"{name}.safetensors") as path:
+            return read_metadata(path)
+    return read_metadata(Path(name))
+
+
+def _read(path: Path) -> Transferable:
+    metadata = read_metadata(path)
+    try:
+        config = from_dict(TransferableConfig, metadata["optimizer"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: does not hold a transferable optimizer ({error})"
+        ) from error
+    optimizer = Transferable(config, generator(0, "parameters"))
+    read_tensors(path, dict(optimizer.named_parameters()))
+    return optimizer.requires_grad_(False)

@@ -1,0 +1,1 @@
+"""Meta-training of the optimizer that is shipped: its problems, its recipe."""

@@ -1,0 +1,181 @@
+"""The distribution of problems on which the pretrained optimizer is meta-trained, by name `wide`.
+
+A problem is a task, a network and a number of rounds. Real Fashion-MNIST images under random views,
+subsets, subdivisions and renamings of the classes and random spectra; features that imitate a deep
+backbone's, with 2 to 60 classes and 4 to 160 features, from almost separable to almost hopeless;
+10 to 100 agents with 2 to 100 examples, equal or not; label distributions from even to one class an
+agent; seven families of graphs, or a server to which some agents report; stale agents, lost messages
+and agents that come and go. Nothing of CIFAR-10, MNIST or digits is in it.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedsurf.network import GraphConfig, Network, NetworkConfig, make_network
+from fedsurf.pretraining.clouds import (
+    BackboneCloud,
+    Cloud,
+    RealCloud,
+    chance,
+    log_uniform,
+    random_views,
+    uniform,
+)
+from fedsurf.randomness import generator as seeded
+from fedsurf.surf.problems import Problem
+from fedsurf.tasks import sources
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
+from fedsurf.tasks.task import Task
+
+PLENTY = torch.iinfo(torch.int64).max // 2**16
+
+
+@dataclass(frozen=True)
+class WideConfig:
+    """How wide the distribution is."""
+
+    real_share: float = 0.4
+    """Share of the problems with real images."""
+    server_share: float = 0.35
+    """Share of the problems that go through a server."""
+    fault_share: float = 0.3
+    """Share of the problems over a faulty network."""
+    views: int = 6
+    """Random views of the real images."""
+    most_agents: int = 100
+    """Agents of the largest federation."""
+    most_examples: int = 5000
+    """Training examples of the whole federation, at most."""
+    test_examples: int = 512
+    """Test examples of the whole federation, about."""
+
+
+class WideProblems:
+    """Draws problems, the same ones for the same seed.
+
+    Parameters
+    ----------
+    config : WideConfig
+        How wide.
+    seed : int
+        The seed of the views and of all problems.
+    """
+
+    def __init__(self, config: WideConfig, seed: int) -> None:
+        self.config, self.seed = config, seed
+
+    @cached_property
+    def _real(self) -> tuple[list[Tensor], Tensor]:
+        dataset = sources.load("fashion-mnist-mini")
+        pixels = torch.from_numpy(dataset.train_x).flatten(1).float()
+        if float(pixels.max()) > 1:
+            pixels = pixels / 255
+        views = random_views(pixels, self.config.views, 128, seeded(self.seed, "views"))
+        return views, torch.from_numpy(dataset.train_y)
+
+    def training(self, number: int) -> Problem:
+        """Return the problem of a meta-training step."""
+        return self.draw(seeded(self.seed, "wide-training", number))
+
+    def validation(self, number: int) -> Problem:
+        """Return a problem of validation; the same seeds for all runs, so that they compare."""
+        return self.draw(seeded(0, "wide-validation", number), validation=True)
+
+    def draw(self, generator: torch.Generator, *, validation: bool = False) -> Problem:
+        """Draw a problem."""
+        cloud = self._cloud(generator)
+        task = self._task(cloud, generator)
+        network = self._network(task.agents, generator)
+        if validation:
+            rounds = 10 if network.server or chance(0.3, generator) else 20
+        elif chance(0.6, generator):
+            rounds = 20 if chance(0.5, generator) else 10
+        else:
+            rounds = int(torch.randint(5, 41, (), generator=generator))
+        return Problem(task, network, rounds)
+
+    def _cloud(self, generator: torch.Generator) -> Cloud:
+        if not chance(self.config.real_share, generator):
+            return BackboneCloud.random(generator)
+        views, labels = self._real
+        chosen = int(torch.randint(len(views), (), generator=generator))
+        return RealCloud.of(views[chosen], labels, generator)
+
+    def _task(self, cloud: Cloud, generator: torch.Generator) -> Task:
+        agents = round(log_uniform(10, self.config.most_agents, generator))
+        if chance(0.4, generator):
+            agents = self.config.most_agents
+        most = min(100, self.config.most_examples // agents)
+        examples = round(log_uniform(2, most, generator))
+        if chance(0.5, generator):
+            examples = min(round(uniform(30, 60, generator)), most)
+        sizes = torch.full((agents,), examples)
+        if chance(0.3, generator):
+            fewest = max(1, round(examples * uniform(0.02, 0.6, generator)))
+            sizes = torch.randint(fewest, examples + 1, (agents,), generator=generator)
+        tests = max(1, round(self.config.test_examples / agents))
+        partition = self._partition(generator)
+        limit = torch.full((cloud.classes,), PLENTY)
+        labels = partition.labels(limit, sizes + tests, generator)
+        train_y = [own[tests:] for own in labels]
+        test_y = [own[:tests] for own in labels]
+        x = cloud.draw(torch.cat(train_y), generator, test=False)
+        test_x = cloud.draw(torch.cat(test_y), generator, test=True)
+        centre, scale = self._units(x, generator)
+        x, test_x = (x - centre) * scale, (test_x - centre) * scale
+        noise = uniform(0, 0.3, generator) if chance(0.15, generator) else 0.0
+        if noise:
+            train_y = [_flip(own, noise, cloud.classes, generator) for own in train_y]
+        train = Examples.pad(torch.split(x, sizes.tolist()), train_y)
+        test = Examples.pad(torch.split(test_x, [tests] * agents), test_y)
+        return Task(train, test, cloud.classes)
+
+    def _units(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
+        """Features come with any offset and in any unit."""
+        centre = x.mean(0)
+        size = float((x - centre).square().mean().sqrt().clamp(min=1e-6))
+        offset = torch.randn(x.shape[1], generator=generator) * size
+        return centre + uniform(0, 1, generator) * offset, log_uniform(0.5, 2, generator) / size
+
+    def _partition(self, generator: torch.Generator) -> Partition:
+        if chance(0.45, generator):
+            return ClassImbalanced(log_uniform(1, 20, generator))
+        if chance(0.85, generator):
+            return DirichletAgents(log_uniform(0.1, 1.5, generator))
+        return DirichletAgents(log_uniform(0.01, 0.1, generator))
+
+    def _network(self, agents: int, generator: torch.Generator) -> Network:
+        if chance(self.config.server_share, generator):
+            reporting = agents if chance(0.2, generator) else None
+            if reporting is None:
+                reporting = max(1, round(agents * log_uniform(0.08, 0.5, generator)))
+            star = NetworkConfig(graph=GraphConfig(kind="star"), reporting=reporting)
+            return make_network(star, agents, generator)
+        graph = self._graph(agents, generator)
+        return make_network(NetworkConfig(graph=graph, shift="metropolis"), agents, generator)
+
+    def _graph(self, agents: int, generator: torch.Generator) -> GraphConfig:
+        if chance(0.45, generator):
+            degree = 3 if agents % 2 == 0 else 4
+            return GraphConfig(kind="regular", degree=degree)
+        if chance(0.6, generator):
+            sparsest = 2 * float(torch.tensor(float(agents)).log()) / agents
+            return GraphConfig(
+                kind="erdos-renyi",
+                probability=min(0.9, max(0.1, uniform(1, 2, generator) * sparsest)),
+            )
+        if chance(0.5, generator):
+            return GraphConfig(kind="small-world", degree=4, probability=0.2)
+        if chance(0.5, generator):
+            return GraphConfig(kind="complete")
+        return GraphConfig(kind="regular", degree=6)
+
+
+def _flip(labels: Tensor, share: float, classes: int, generator: torch.Generator) -> Tensor:
+    flipped = torch.rand(labels.shape, generator=generator) < share
+    other = torch.randint(classes, labels.shape, generator=generator)
+    return torch.where(flipped, other, labels)

@@ -1,0 +1,97 @@
+"""Small perceptrons that steer a transferable layer: one for the round, one for every class.
+
+They see how far the run is, what agents heard of the problem, and, class by class, how an agent
+differs from the federation. Nothing that they see depends on the order of agents, classes or
+features, or on the units of the features.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from fedsurf.unrolled.signals import SIGNALS
+
+SCHEDULE = 5
+"""Numbers that say how far a run is."""
+CONTEXT = 3
+"""Numbers that the round's perceptron hands on to the classes' one."""
+CLASS_INPUTS = 5
+"""Numbers that describe a class at an agent."""
+
+KNOBS = {
+    "newton": -0.7,
+    "gradient": -3.0,
+    "damping": 0.0,
+    "decay": -6.0,
+    "floor": -1.5,
+    "reach": 1.0,
+    "correction": 0.0,
+    "keep": 0.0,
+    "stay": 0.0,
+    "memory": 0.0,
+}
+"""What is steered in each round, and where it starts; the first four are logarithms."""
+
+
+def schedule(step: int, steps: int, like: Tensor) -> Tensor:
+    """Say how far a run is: `[SCHEDULE]`."""
+    after, left = step / 3, (steps - 1 - step) / 3
+    values = [step / max(1, steps - 1) - 0.5, 2.718**-after, 2.718**-left]
+    values += [2.718 ** -(3 * after), 2.718 ** -(3 * left)]
+    return torch.tensor(values, dtype=like.dtype)
+
+
+class Controller(nn.Module):
+    """Turns what an agent knows into the knobs of a round and the gates of its classes.
+
+    Parameters
+    ----------
+    width : int
+        Hidden units of the round's perceptron.
+    class_width : int
+        Hidden units of the classes' perceptron.
+    generator : torch.Generator
+        Draws the initial parameters.
+    """
+
+    def __init__(self, width: int, class_width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.round_in = _linear(SCHEDULE + SIGNALS + 1, width, 0.5, generator)
+        self.round_out = _linear(width, len(KNOBS) + CONTEXT, 0.05, generator)
+        self.class_in = _linear(CLASS_INPUTS + CONTEXT, class_width, 0.5, generator)
+        self.class_out = _linear(class_width, 2, 0.05, generator)
+        with torch.no_grad():
+            self.round_out.bias[: len(KNOBS)] = torch.tensor(list(KNOBS.values()))
+            self.class_out.bias[1] = 0.5
+
+    def knobs(
+        self, when: Tensor, steps: Tensor, signals: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the knobs of a round, each `[agents, 1, 1]`, and the context, `[agents, CONTEXT]`."""
+        context = torch.cat([when, steps]).expand(len(signals), -1)
+        values = _perceptron(self.round_in, self.round_out, torch.cat([context, signals], 1))
+        named = dict(zip(KNOBS, values[:, : len(KNOBS), None, None].unbind(1), strict=True))
+        return named, values[:, len(KNOBS) :]
+
+    def gates(self, about: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gate and the offset's weight of every class, each `[agents, 1, classes]`.
+
+        `about` describes the classes, `[agents, classes, CLASS_INPUTS]`.
+        """
+        context = context[:, None].expand(-1, about.shape[1], -1)
+        values = _perceptron(self.class_in, self.class_out, torch.cat([about, context], 2))
+        return 2 * values[:, None, :, 0].sigmoid(), values[:, None, :, 1]
+
+
+def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(outputs, inputs, generator=generator) * gain / inputs**0.5)
+        layer.bias.zero_()
+    return layer
+
+
+def _perceptron(first: nn.Linear, second: nn.Linear, inputs: Tensor) -> Tensor:
+    dtype = inputs.dtype
+    hidden = torch.tanh(inputs @ first.weight.to(dtype).T + first.bias.to(dtype))
+    outputs: Tensor = hidden @ second.weight.to(dtype).T + second.bias.to(dtype)
+    return outputs

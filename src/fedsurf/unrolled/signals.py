@@ -1,0 +1,129 @@
+"""What agents tell each other beside their heads: a few sums about their data and their progress.
+
+The sums are averaged over the network round by round, as the heads are. From them every agent
+estimates what kind of problem the federation has: how many examples, how noisy, how many directions
+matter, how different the agents are. Nothing in them is an example.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsurf.unrolled.local_fit import LocalView
+
+SUMS = 7
+"""Numbers that describe an agent's data."""
+PROGRESS = 4
+"""Numbers that describe how its head fits."""
+SIGNALS = 11
+"""Numbers that an agent derives from them."""
+PRIOR = 5.0
+"""How many examples the federation's label distribution is worth beside an agent's own."""
+FORGETTING = 0.5
+"""How much of what was heard of progress before stays in a round."""
+
+
+def data_sums(view: LocalView) -> Tensor:
+    """Sum up each agent's data: `[agents, classes + SUMS]`.
+
+    The examples of each class; then the examples, their squared lengths, the degrees of freedom of
+    these, the products of pairs of one class, the number of such pairs, the squared products of
+    pairs, and the number of pairs.
+    """
+    lengths = view.rotated.square().sum(2)
+    per_class = view.labels.sum(1)
+    class_sums = view.labels.mT @ view.rotated
+    own = lengths.sum(1)
+    count = view.count[:, 0, 0]
+    same = class_sums.square().sum((1, 2)) - own
+    same_pairs = (per_class * (per_class - 1)).sum(1)
+    squares = (view.moments * count[:, None]).square().sum(1) - lengths.square().sum(1)
+    freedom = (count - 1) * view.centre.shape[1]
+    scalars = [count, own, freedom, same, same_pairs, squares, count * (count - 1)]
+    return torch.cat([per_class, torch.stack(scalars, 1)], 1)
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What an agent knows of the federation in a round.
+
+    Attributes
+    ----------
+    classes : Tensor
+        The estimated label distribution of the federation, `[agents, classes]`.
+    scale : Tensor
+        The mean square of a centred feature, `[agents]`.
+    examples : Tensor
+        The mean number of an agent's examples, `[agents]`.
+    signals : Tensor
+        Everything that the controller sees of the problem, `[agents, SIGNALS]`.
+    """
+
+    classes: Tensor
+    scale: Tensor
+    examples: Tensor
+    signals: Tensor
+
+
+def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard:
+    """Interpret the averages of `data_sums` and of progress.
+
+    Parameters
+    ----------
+    sums : Tensor
+        `[agents, classes + SUMS]`.
+    progress : Tensor
+        `[agents, PROGRESS]`.
+    features, agents : int
+        The number of features and of agents in the federation.
+    """
+    per_class, scalars = sums[:, :-SUMS], sums[:, -SUMS:]
+    classes = per_class.shape[1]
+    mean, own, freedom, same, same_pairs, squares, pairs = scalars.unbind(1)
+    known = torch.where(freedom > 0, own / freedom.clamp(min=1e-6), 0.0)
+    scale = torch.where(known > 0, known, 1.0)
+    energy = features * scale
+    signal = torch.where(same_pairs > 0, same / same_pairs.clamp(min=1e-6), 0.0) / energy
+    concentration = torch.where(pairs > 0, squares / pairs.clamp(min=1e-6), 0.0) / energy.square()
+    dimension = -concentration.clamp(1 / features, 1.0).log()
+    total = (agents * mean).clamp(min=1.0).log()
+    log_classes = math.log(classes)
+    signal_to_noise = (signal.clamp(min=0) * total.exp() / classes + 0.1).log()
+    signals = [
+        (total - dimension - log_classes) / 2,
+        (torch.full_like(mean, log_classes) - math.log(10)) / 1.5,
+        (mean.clamp(min=0.1).log() - log_classes) / 2,
+        (dimension - 3) / 1.5,
+        signal.clamp(min=0.003).log() / 2 + 1,
+        signal_to_noise / 3,
+        (math.log(features) - dimension) / 2,
+    ]
+    learned = torch.stack(signals, 1).clamp(-4, 4)
+    share = (per_class.clamp(min=0) + 0.1) / (per_class.clamp(min=0) + 0.1).sum(1, keepdim=True)
+    return Heard(share, scale, mean, torch.cat([learned, progress], 1))
+
+
+def own_progress(
+    probabilities: Tensor, fitted: Tensor, view: LocalView, own: Tensor, federation: Tensor
+) -> Tensor:
+    """Describe how an agent's head fits, `[agents, PROGRESS]`.
+
+    The loss and the accuracy, on its own examples, of what it heard before it fitted it, which is
+    close to what examples that nobody fitted would say; the loss after the first step; and how
+    unusual its labels are. Losses are in units of guessing.
+    """
+    classes, count = view.labels.shape[2], view.count[:, 0, 0]
+    unit = count * max(math.log(classes), 0.5)
+
+    def loss(found: Tensor) -> Tensor:
+        right = (found * view.labels).sum(2) + (1 - view.real[:, :, 0])
+        return -right.clamp(min=1e-6).log().sum(1) / unit
+
+    # Ties, as at W = 0, are shared by all that tie.
+    best = probabilities.amax(2, keepdim=True) <= probabilities * (1 + 1e-6)
+    hits = (best * view.labels / best.sum(2, keepdim=True)).sum((1, 2)) / count
+    unusual = (own * (own.log() - federation.log())).sum(1)
+    values = [loss(probabilities) - 0.5, hits - 0.5, loss(fitted) - 0.5, unusual]
+    return torch.stack(values, 1).clamp(-3, 3)
