@@ -15,6 +15,7 @@ import torch
 
 from fedsurf import (
     UDGD,
+    FixedProblems,
     MetaTasks,
     MetaTraining,
     NetworkConfig,
@@ -56,9 +57,9 @@ def main() -> None:
     pool_y = torch.randint(options.classes, (20_000,), generator=generator(0, "y"))
     tasks = TaskDistribution(pool_x, pool_y, options.classes, config)
     network = make_network(NetworkConfig(), options.agents, generator(0, "graph"))
-    training = MetaTraining(
-        optimizer, MetaTasks(tasks, tasks, tasks), network, SurfConfig(), seed=0
-    )
+    surf = SurfConfig()
+    problems = FixedProblems(MetaTasks(tasks, tasks, tasks), network, surf.tasks, seed=0)
+    training = MetaTraining(optimizer, problems, surf, seed=0)
     step = seconds(training.step, options.steps)
 
     rows, columns = optimizer.layers[0].perceptron.matrix.shape

@@ -20,7 +20,7 @@ from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, read_metadata
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.randomness import generator
-from fedsurf.surf import DescentConfig, MetaTraining
+from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {
@@ -157,7 +157,8 @@ def test_the_best_optimizer_is_kept_when_later_ones_are_worse(data, tmp_path):
     assert losses[-1] > min(losses) < losses[0]
     assert best["validation"]["loss"] == min(losses)
     again = Experiment(SWINGING, data)
-    training = MetaTraining(again.optimizer, again.tasks, again.network, SWINGING.surf, seed=3)
+    problems = FixedProblems(again.tasks, again.network, SWINGING.surf.tasks, 3)
+    training = MetaTraining(again.optimizer, problems, SWINGING.surf, seed=3)
     for _ in range(best["validation"]["step"]):
         training.step()
     for found, expected in zip(

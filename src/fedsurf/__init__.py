@@ -31,7 +31,7 @@ from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.scores import Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
-from fedsurf.surf import DescentConfig, MetaTraining, SurfConfig
+from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining, Problem, SurfConfig
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
@@ -55,6 +55,7 @@ __all__ = [
     "FaultConfig",
     "FeatureConfig",
     "Features",
+    "FixedProblems",
     "GraphConfig",
     "LeavingNetwork",
     "LossyNetwork",
@@ -65,6 +66,7 @@ __all__ = [
     "ModuleModel",
     "Network",
     "NetworkConfig",
+    "Problem",
     "Score",
     "SoftmaxHead",
     "StaleNetwork",

@@ -202,7 +202,7 @@ def measure_descent(experiment: Experiment, tasks: Sequence[Task]) -> Descent:
             for number, task in enumerate(tasks)
         ]
     )
-    return Descent(norms, slack(norms.T, surf.descent.epsilon).T)
+    return Descent(norms, slack(norms.T, surf.descent.epsilon, surf.descent.form).T)
 
 
 def tune_dgd(

@@ -16,6 +16,7 @@ from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.meta_training import MetaTraining, StepRecord, SurfConfig, ValidationRecord
+from fedsurf.surf.problems import FixedProblems
 from fedsurf.surf.selection import choose
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
@@ -142,9 +143,8 @@ class Experiment:
         folder.remove_leftovers()
         surf = self.config.surf
         self.__dict__.pop("optimizer", None)  # start from θ as drawn, whatever was trained before
-        training = MetaTraining(
-            self.optimizer, self.tasks, self.network, surf, seed=self.config.seed
-        )
+        problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
+        training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
         records = folder.read_state(training)
         rules: dict[int, str] = {}
         best: ValidationRecord | None = None

@@ -58,6 +58,11 @@ class Model(ABC):
         hits = self.logits(weights, pool.x).argmax(2) == pool.y
         return hits.to(weights.dtype).mean(1)
 
+    def pooled_loss(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the mean cross-entropy of each agent over *all* agents' examples, `[agents]`."""
+        pool = examples.pooled()
+        return _cross_entropy(self.logits(weights, pool.x), pool.y.expand(len(weights), -1)).mean(1)
+
     def _check(self, weights: Tensor, examples: Examples | None = None) -> None:
         if weights.dim() != 2 or weights.shape[1] != self.parameters:
             raise ValueError(

@@ -12,7 +12,14 @@ from drawn import real_examples, seeded
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, NetworkConfig, make_network
 from fedsurf.randomness import generator
-from fedsurf.surf import DescentConfig, DivergedError, MetaTraining, SurfConfig
+from fedsurf.surf import (
+    DescentConfig,
+    DivergedError,
+    FixedProblems,
+    MetaTraining,
+    Problem,
+    SurfConfig,
+)
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution
 from fedsurf.unrolled import UDGD, UDGDConfig
 
@@ -50,7 +57,8 @@ class Setup:
         self.network = make_network(network, task.agents, generator(seed, "graph"))
         head = SoftmaxHead(FEATURES, classes)
         self.optimizer = UDGD(head, optimizer, generator(seed, "parameters")).to(dtype)
-        self.training = MetaTraining(self.optimizer, self.tasks, self.network, surf, seed=seed)
+        self.problems = FixedProblems(self.tasks, self.network, surf.tasks, seed)
+        self.training = MetaTraining(self.optimizer, self.problems, surf, seed=seed)
         self.seed = seed
 
     def parameters(self):
@@ -67,10 +75,11 @@ def by_hand(setup, steps):
         choice = generator(setup.seed, "train", number)
         task_number = int(torch.randint(config.tasks, (), generator=choice))
         task = setup.tasks.train.draw(generator(setup.seed, "train-task", task_number))
-        weights, slacks = setup.training.unroll(task, "train", number)
+        problem = Problem(task, setup.network)
+        _, weights, slacks = setup.training.unroll(problem, "train", number)
         test = task.test
         if config.loss_examples is not None:
-            test = test.draw(config.loss_examples, choice)
+            test = test.draw(config.loss_examples, generator(setup.seed, "loss", number))
         counts = [len(own) for own in real_examples(task.train)]
         if config.weighting == "uniform":
             counts = [1] * len(counts)
@@ -163,7 +172,7 @@ def test_multipliers_are_never_negative_and_rise_exactly_where_constraints_are_v
         choice = generator(7, "train", number)
         chosen = int(torch.randint(5, (), generator=choice))
         task = setup.tasks.train.draw(generator(7, "train-task", chosen))
-        _, slacks = setup.training.unroll(task, "train", number)
+        _, _, slacks = setup.training.unroll(Problem(task, setup.network), "train", number)
         setup.training.step()
         after = setup.training.multipliers.clone()
         assert (after >= 0).all()
@@ -245,7 +254,7 @@ class Remembering(TaskDistribution):
 def test_only_so_many_different_tasks_are_trained_on():
     setup = Setup(replace(SURF, tasks=3, steps=30))
     train = Remembering(setup.tasks.train)
-    setup.training.tasks = replace(setup.tasks, train=train)
+    setup.training.problems = replace(setup.problems, tasks=replace(setup.tasks, train=train))
     for _ in range(30):
         setup.training.step()
     assert len(train.drawn) == 30
@@ -262,7 +271,8 @@ def test_a_validation_equals_a_loop_over_its_tasks():
     losses, accuracies, pooled, slacks = [], [], [], []
     for number in range(3):
         task = setup.tasks.validation.draw(generator(7, "validation-task", number))
-        weights, slack_values = setup.training.unroll(task, "validation", number)
+        problem = Problem(task, setup.network)
+        _, weights, slack_values = setup.training.unroll(problem, "validation", number)
         rows, test = weights.tolist(), real_examples(task.test)
         counts = [len(own) for own in real_examples(task.train)]
         everything = [pair for own in test for pair in own]

@@ -6,16 +6,22 @@ from fedsurf.surf.meta_training import (
     MetaTraining,
     StepRecord,
     SurfConfig,
+    Unrolled,
     UnrolledOptimizer,
     ValidationRecord,
 )
+from fedsurf.surf.problems import FixedProblems, Problem, Problems
 
 __all__ = [
     "DescentConfig",
     "DivergedError",
+    "FixedProblems",
     "MetaTraining",
+    "Problem",
+    "Problems",
     "StepRecord",
     "SurfConfig",
+    "Unrolled",
     "UnrolledOptimizer",
     "ValidationRecord",
     "gradient_norm",

@@ -1,9 +1,13 @@
 """SURF's descending constraints: the gradient norm falls from each layer to the next.
 
 E[‖∇f(W_l)‖ − (1 − ε) ‖∇f(W_{l−1})‖] ≤ 0   for every layer l
+
+For problems whose gradients have different sizes, the same on a logarithmic scale:
+E[log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε)] ≤ 0.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -14,6 +18,10 @@ from fedsurf.tasks.examples import Examples
 
 GradientOf = Literal["stacked", "average"]
 Norm = Literal["frobenius", "root-mean-square"]
+Form = Literal["difference", "log-ratio"]
+
+SMALLEST = 1e-8
+"""Gradient norms below this count as this on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class DescentConfig:
     gradient_examples: Literal["mini-batch", "all"] = "mini-batch"
     """The examples on which gradients are taken: a fresh mini-batch for each layer (the paper's
     stochastic gradients), or all training examples of every agent."""
+    form: Form = field(default="difference", metadata={"added_later": True})
+    """difference: of the norms (the paper's); log-ratio: of their logarithms, which weighs problems
+    with small and large gradients alike."""
 
 
 def gradient_norm(
@@ -68,11 +79,17 @@ def gradient_norm(
     return length
 
 
-def slack(norms: Tensor, epsilon: float) -> Tensor:
+def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:
     """Return ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖ for l = 1 … L, positive where violated.
 
-    `norms` are the gradient norms at W_0 … W_L along the first dimension.
+    `norms` are the gradient norms at W_0 … W_L along the first dimension. As a log-ratio it is
+    log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε).
     """
     if not 0 < epsilon < 1:
         raise ValueError(f"epsilon: got {epsilon}, but it must be between 0 and 1")
-    return norms[1:] - (1 - epsilon) * norms[:-1]
+    if form == "difference":
+        return norms[1:] - (1 - epsilon) * norms[:-1]
+    if form == "log-ratio":
+        logs = norms.clamp(min=SMALLEST).log()
+        return logs[1:] - logs[:-1] - math.log1p(-epsilon)
+    raise ValueError(f"form: got {form!r}, but it must be 'difference' or 'log-ratio'")

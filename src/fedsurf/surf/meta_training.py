@@ -9,47 +9,42 @@ layer on its test examples, and updates θ by Adam and λ by projected ascent, a
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import cooper
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.models import Model
-from fedsurf.network import Network
+from fedsurf.algorithms.algorithm import Algorithm
+from fedsurf.models import Model, SoftmaxHead
 from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import standard_error, within_error
 from fedsurf.surf.descent import DescentConfig, slack
+from fedsurf.surf.problems import Problem, Problems
 from fedsurf.surf.unrolling import unroll
-from fedsurf.tasks.distribution import MetaTasks
-from fedsurf.tasks.task import AgentWeighting, Task
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import AgentWeighting
 
 
-class UnrolledOptimizer(Protocol):
-    """An algorithm whose steps are layers with learned parameters θ."""
-
-    @property
-    def name(self) -> str:
-        """What tables and figures call it."""
-        ...
-
-    @property
-    def model(self) -> Model:
-        """What the agents train."""
-        ...
+class Unrolled(Algorithm, Protocol):
+    """An algorithm with a certain number of steps, its layers."""
 
     @property
     def steps(self) -> int:
         """The number of layers."""
         ...
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Draw W_0."""
+
+class UnrolledOptimizer(Protocol):
+    """Learned parameters θ, and the algorithm whose layers they are."""
+
+    @property
+    def constraints(self) -> int:
+        """The number of descending constraints: one for each layer, or for each part of the depth."""
         ...
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Apply the next layer."""
+    def on(self, model: Model, rounds: int | None = None) -> "Unrolled":
+        """Return the algorithm whose steps are the layers, for a model and a number of rounds."""
         ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -87,6 +82,17 @@ class SurfConfig:
     loss_examples: int | None = None
     """If given, so many test examples of each agent, drawn anew in each step, make the loss;
     otherwise all of them."""
+    loss_on: Literal["own", "pooled"] = field(default="own", metadata={"added_later": True})
+    """own: each agent's loss is on its own test examples (the paper's); pooled: on those of the whole
+    federation, so that an agent that serves only its own classes is no better for it."""
+    relative_loss: bool = field(default=False, metadata={"added_later": True})
+    """Divide each problem's loss by that of guessing, log C, so that problems with many classes do
+    not count for more."""
+    clip: float | None = field(default=None, metadata={"added_later": True})
+    """If given, the gradient of a step is scaled down to this length where it is longer."""
+    skip_above: float | None = field(default=None, metadata={"added_later": True})
+    """If given, a problem whose loss is above this, or no number, is left out: among problems of very
+    different kinds, one outlier must not undo what was learned."""
     weighting: AgentWeighting = "uniform"
     """An agent's weight in f: 1/n (the paper's), or its share of the training examples."""
     validate_every: int = 250
@@ -181,10 +187,8 @@ class MetaTraining:
     ----------
     optimizer : UnrolledOptimizer
         What is trained, in place.
-    tasks : MetaTasks
-        Where the tasks of meta-training and validation come from.
-    network : Network
-        Over which the agents talk.
+    problems : Problems
+        Where the problems of meta-training and validation come from.
     config : SurfConfig
         The settings.
     seed : int
@@ -194,8 +198,7 @@ class MetaTraining:
     def __init__(
         self,
         optimizer: UnrolledOptimizer,
-        tasks: MetaTasks,
-        network: Network,
+        problems: Problems,
         config: SurfConfig,
         *,
         seed: int = 0,
@@ -203,18 +206,24 @@ class MetaTraining:
         for name in ("steps", "tasks", "validate_every", "validation_tasks"):
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
-        self.optimizer, self.tasks, self.network = optimizer, tasks, network
+        for name in ("clip", "skip_above"):
+            limit = getattr(config, name)
+            if limit is not None and not limit > 0:
+                raise ValueError(f"{name}: got {limit}, but it must be positive, or none")
+        self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed
         self.step_count = 0
         if config.penalty < 0:
             raise ValueError(f"penalty: got {config.penalty}, but it must be at least 0")
         self._problem = _Problem(
-            optimizer.steps,
+            optimizer.constraints,
             next(optimizer.parameters()).dtype,
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
         self._adam = torch.optim.Adam(optimizer.parameters(), lr=config.learning_rate, fused=True)
+        if config.clip is not None:
+            self._adam.register_step_pre_hook(self._clip)
         ascent = torch.optim.SGD(
             self._problem.dual_parameters(), lr=config.dual_rate, maximize=True
         )
@@ -227,25 +236,26 @@ class MetaTraining:
         return values
 
     def step(self) -> StepRecord:
-        """Take one primal-dual step on one task."""
+        """Take one primal-dual step on one problem."""
         config, number = self.config, self.step_count
-        choice = seeded(self.seed, "train", number)
-        task_number = int(torch.randint(config.tasks, (), generator=choice))
-        task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))
-        weights, slacks = self.unroll(task, "train", number)
-        test = task.test
+        problem = self.problems.training(number)
+        algorithm, weights, slacks = self.unroll(problem, "train", number)
+        test = problem.task.test
         if config.loss_examples is not None:
+            choice = seeded(self.seed, "loss", number)
             test = test.draw(config.loss_examples, choice, "loss_examples")
-        share = task.agent_weights(config.weighting)
-        loss = share @ self.optimizer.model.loss(weights, test)
-        if not loss.isfinite():
+        loss = self._loss(algorithm.model, weights, problem, test)
+        outlier = config.skip_above is not None and not float(loss) <= config.skip_above
+        if not loss.isfinite() and not outlier:
             raise DivergedError(
                 f"meta-training diverged: the loss of step {number} is {loss.item()}; "
                 f"try a smaller learning_rate than {config.learning_rate}"
             )
         for group in self._adam.param_groups:
             group["lr"] = self._learning_rate()
-        self._primal_dual.roll(compute_cmp_state_kwargs={"loss": loss, "slacks": slacks})
+        if not outlier:
+            by_constraint = spread_over(slacks, self.optimizer.constraints)
+            self._primal_dual.roll(compute_cmp_state_kwargs={"loss": loss, "slacks": by_constraint})
         self.step_count += 1
         return StepRecord(
             self.step_count,
@@ -254,40 +264,57 @@ class MetaTraining:
             self.multipliers.max().item(),
         )
 
-    def unroll(self, task: Task, purpose: str, number: int) -> tuple[Tensor, Tensor]:
-        """Run all layers on a task; return the agents' W_L and the slack of every layer."""
+    def unroll(
+        self, problem: Problem, purpose: str, number: int
+    ) -> tuple[Unrolled, Tensor, Tensor]:
+        """Run all layers on a problem; return the algorithm, the agents' W_L and every layer's slack."""
+        task, descent = problem.task, self.config.descent
+        head = SoftmaxHead(task.features, task.classes)
+        algorithm = self.optimizer.on(head, problem.rounds)
         weights, norms = unroll(
-            self.optimizer,
-            self.optimizer.steps,
+            algorithm,
+            algorithm.steps,
             task,
-            self.network,
-            self.config.descent,
+            problem.network,
+            descent,
             gradient_batch_size=self.config.gradient_batch_size,
             weighting=self.config.weighting,
             seed=self.seed,
             path=(purpose, number),
         )
-        return weights, slack(norms, self.config.descent.epsilon)
+        return algorithm, weights, slack(norms, descent.epsilon, descent.form)
+
+    def _loss(self, model: Model, weights: Tensor, problem: Problem, test: Examples) -> Tensor:
+        config, task = self.config, problem.task
+        share = task.agent_weights(config.weighting)
+        found = model.pooled_loss if config.loss_on == "pooled" else model.loss
+        loss = share @ found(weights, test)
+        if config.relative_loss:
+            loss = loss / math.log(max(2, task.classes))
+        return loss
+
+    def _clip(self, *_: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.config.clip or math.inf)
 
     @torch.no_grad()
     def validate(self) -> ValidationRecord:
         """Try the optimizer on the validation tasks, the same ones each time."""
-        model, share = self.optimizer.model, self.config.weighting
         rows, slacks = [], []
         for number in range(self.config.validation_tasks):
-            task = self.tasks.validation.draw(seeded(self.seed, "validation-task", number))
-            weights, slack_values = self.unroll(task, "validation", number)
-            agents = task.agent_weights(share)
+            problem = self.problems.validation(number)
+            algorithm, weights, slack_values = self.unroll(problem, "validation", number)
+            model, test = algorithm.model, problem.task.test
+            agents = problem.task.agent_weights(self.config.weighting)
             rows.append(
                 torch.stack(
                     [
-                        agents @ model.loss(weights, task.test),
-                        agents @ model.accuracy(weights, task.test),
-                        agents @ model.pooled_accuracy(weights, task.test),
+                        self._loss(model, weights, problem, test),
+                        agents @ model.accuracy(weights, test),
+                        agents @ model.pooled_accuracy(weights, test),
                     ]
                 )
             )
-            slacks.append(slack_values)
+            slacks.append(spread_over(slack_values, self.optimizer.constraints))
         loss, accuracy, pooled = torch.stack(rows).mean(0).tolist()
         stacked = torch.stack(slacks)
         if not (math.isfinite(loss) and stacked.isfinite().all()):
@@ -343,3 +370,20 @@ class MetaTraining:
         fall = float(0.5 * (1 + torch.cos(torch.pi * share)))
         span = config.learning_rate - config.final_learning_rate
         return config.final_learning_rate + span * fall
+
+
+def spread_over(slacks: Tensor, constraints: int) -> Tensor:
+    """Assign the slack of L layers to constraints: each has the mean over its part of the depth.
+
+    With as many layers as constraints, each layer is one. With fewer, the constraints without a layer
+    of their own have the slack 0, which is neither violated nor satisfied.
+    """
+    layers = len(slacks)
+    if layers == constraints:
+        return slacks
+    part = torch.arange(layers) * constraints // layers
+    count = torch.zeros(constraints, dtype=slacks.dtype).index_add(
+        0, part, torch.ones_like(slacks.detach())
+    )
+    total = torch.zeros(constraints, dtype=slacks.dtype).index_add(0, part, slacks)
+    return total / count.clamp(min=1)

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+
 from fedsurf.network import Network
+from fedsurf.randomness import generator as seeded
+from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.task import Task
 
 
@@ -36,3 +40,37 @@ class Problems(Protocol):
     def validation(self, number: int) -> Problem:
         """Return a problem of validation, the same each time."""
         ...
+
+
+@dataclass(frozen=True)
+class FixedProblems:
+    """The paper's: one network, and a given number of tasks from which every step takes one.
+
+    Attributes
+    ----------
+    tasks : MetaTasks
+        Where the tasks come from.
+    network : Network
+        Over which all of them are trained.
+    count : int
+        The number of different meta-training tasks, the paper's Q.
+    seed : int
+        Draws them.
+    """
+
+    tasks: MetaTasks
+    network: Network
+    count: int
+    seed: int
+
+    def training(self, number: int) -> Problem:
+        """Return one of the meta-training tasks, drawn at random."""
+        choice = seeded(self.seed, "train", number)
+        task_number = int(torch.randint(self.count, (), generator=choice))
+        task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))
+        return Problem(task, self.network)
+
+    def validation(self, number: int) -> Problem:
+        """Return a validation task."""
+        task = self.tasks.validation.draw(seeded(self.seed, "validation-task", number))
+        return Problem(task, self.network)

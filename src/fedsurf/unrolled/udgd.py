@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.models import SoftmaxHead
+from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
@@ -88,6 +88,21 @@ class UDGD(nn.Module):
     def steps(self) -> int:
         """How many steps the optimizer can take: its layers."""
         return len(self.layers)
+
+    @property
+    def constraints(self) -> int:
+        """The number of descending constraints: one for each layer."""
+        return self.steps
+
+    def on(self, model: Model, rounds: int | None = None) -> "UDGD":
+        """Return the algorithm for a model: itself, since it was made for one."""
+        wanted = (self.model.parameters, len(self.layers) * self.config.filter_order)
+        if model.parameters != wanted[0] or rounds not in (None, wanted[1]):
+            raise ValueError(
+                f"model, rounds: got {model.parameters} parameters and {rounds} rounds, but this "
+                f"optimizer was made for {wanted[0]} and {wanted[1]}"
+            )
+        return self
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0."""
