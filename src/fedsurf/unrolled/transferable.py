@@ -30,6 +30,7 @@ from fedsurf.algorithms.class_means import check_head_fits
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
+from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
 from fedsurf.unrolled.controller import Controller, schedule
 from fedsurf.unrolled.local_fit import LocalFit, LocalView, Step
 from fedsurf.unrolled.signals import (
@@ -79,6 +80,10 @@ class TransferState(State):
         Rounds so far.
     view : LocalView
         Each agent's own view of its examples.
+    standards : Tensor
+        What a server tells an agent when it calls it for the first time; empty if nothing.
+    told : Tensor
+        Whom it has told, bool `[agents]`.
     """
 
     previous: Tensor
@@ -89,6 +94,8 @@ class TransferState(State):
     reports: int
     rounds: int
     view: LocalView
+    standards: Tensor
+    told: Tensor
 
 
 class Transferable(nn.Module):
@@ -132,8 +139,9 @@ class TransferableAlgorithm:
     rounds : int
         The communication rounds of a whole run. The optimizer knows from the start how many.
     scaling : {"whole", "features"}
-        whole: features share one unit; features: each has a unit of its own, its standard
-        deviation, for which its moments travel along in the first two rounds.
+        whole: features share one unit, and each agent centres them by its own mean; features: they
+        are standardised by the mean and the standard deviation of each in the federation, which
+        agents estimate in the first two of the rounds.
     """
 
     optimizer: Transferable
@@ -142,12 +150,14 @@ class TransferableAlgorithm:
     scaling: Scaling = "whole"
 
     def __post_init__(self) -> None:
-        if not FEWEST_ROUNDS <= self.rounds <= MOST_ROUNDS:
-            raise ValueError(
-                f"rounds: got {self.rounds}, but it must be between {FEWEST_ROUNDS} and {MOST_ROUNDS}"
-            )
         if self.scaling not in ("whole", "features"):
             raise ValueError(f"scaling: got {self.scaling!r}, but it must be 'whole' or 'features'")
+        fewest = FEWEST_ROUNDS + self.calibration
+        if not fewest <= self.rounds <= MOST_ROUNDS:
+            raise ValueError(
+                f"rounds: got {self.rounds}, but it must be between {fewest} and {MOST_ROUNDS}"
+                + (f", {self.calibration} of which standardise" if self.calibration else "")
+            )
 
     @property
     def name(self) -> str:
@@ -157,7 +167,12 @@ class TransferableAlgorithm:
     @property
     def steps(self) -> int:
         """The number of layers: of two rounds each, the last of one if the rounds are odd."""
-        return -(-self.rounds // ROUNDS_OF_A_LAYER)
+        return -(-(self.rounds - self.calibration) // ROUNDS_OF_A_LAYER)
+
+    @property
+    def calibration(self) -> int:
+        """The rounds before the first layer, in which the features are standardised."""
+        return CALIBRATION_ROUNDS if self.scaling == "features" else 0
 
     def init(
         self,
@@ -168,7 +183,13 @@ class TransferableAlgorithm:
         """Start at W = 0; look at the own examples."""
         check_fits(task, network)
         check_head_fits(self.model, task)
-        view = LocalView.of(task.train, task.classes)
+        told = torch.zeros(network.agents, dtype=torch.bool)
+        if self.scaling == "features":
+            found = standards(task.train, network)
+            view, news = found.view(task.train, task.classes), found.of_one
+        else:
+            view = LocalView.of(task.train, task.classes)
+            news = view.centre.new_empty(0)
         own = data_sums(view)
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums = torch.cat([torch.zeros_like(own[:1]), own]) if network.server else own
@@ -180,8 +201,10 @@ class TransferableAlgorithm:
             progress=own.new_zeros(network.nodes, PROGRESS),
             own=own,
             reports=0,
-            rounds=0,
+            rounds=self.calibration,
             view=view,
+            standards=news,
+            told=told,
         )
 
     def step(
@@ -208,7 +231,7 @@ class TransferableAlgorithm:
             self.optimizer.graph, state, state.weights, heard, state.view, state.own
         )
         sent = fitted + knobs["correction"][:, 0].tanh() * (state.weights - state.fitted)
-        if state.rounds == 0:
+        if state.rounds == self.calibration:
             sent = fitted
         seen = FORGETTING * state.progress + (1 - FORGETTING) * progress
         parameters = self.model.parameters
@@ -228,6 +251,8 @@ class TransferableAlgorithm:
 
     def _through_server(self, state: TransferState, network: Network) -> TransferState:
         called = network.call()
+        if self.calibration:
+            network.download(state.standards, called[~state.told[called]])
         server = torch.cat([state.weights[0], state.sums[0], state.progress[0]])
         received = network.download(server, called)
         parameters, own = self.model.parameters, state.own[called]
@@ -254,6 +279,7 @@ class TransferableAlgorithm:
             progress=torch.cat([seen[None], state.progress[1:]]),
             reports=reports,
             rounds=state.rounds + 1,
+            told=state.told.index_fill(0, called, True),
         )
 
     def _hear(self, sums: Tensor, progress: Tensor, network: Network) -> Heard:
@@ -270,8 +296,9 @@ class TransferableAlgorithm:
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Fit the heads to the agents' examples; return the knobs, the heads V and the progress."""
         classes = self.model.classes
-        depth = torch.tensor([self.rounds / 20], dtype=weights.dtype).log()
-        when = schedule(state.rounds, self.rounds, weights)
+        rounds = self.rounds - self.calibration
+        depth = torch.tensor([rounds / 20], dtype=weights.dtype).log()
+        when = schedule(state.rounds - self.calibration, rounds, weights)
         knobs, context = controller.knobs(when, depth, heard.signals)
         counts, count = own[:, :-SUMS], view.count[:, 0]
         share = (counts + PRIOR * heard.classes) / (count + PRIOR)

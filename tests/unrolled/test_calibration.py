@@ -1,0 +1,158 @@
+"""Standardisation by communication: what agents come to believe, what it costs, and that it is exact."""
+
+import drawn
+import naive
+import networkx as nx
+import pytest
+import torch
+
+from fedsurf.evaluation import run
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import Network, StarNetwork
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
+
+AGENTS, FEATURES, CLASSES = 4, 3, 3
+HEAD = SoftmaxHead(FEATURES, CLASSES)
+
+
+@pytest.fixture
+def optimizer():
+    """One that was never trained: what is said here holds for any parameters."""
+    return Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+
+
+def trained(algorithm, task, network):
+    """Return the heads that a whole run leaves, `[nodes, parameters]`."""
+    state = algorithm.init(task, network, drawn.seeded(0))
+    for _ in range(algorithm.steps):
+        state = algorithm.step(state, task, network, drawn.seeded(1))
+    return state.weights
+
+
+def moved(task, shift, unit):
+    """Return the task with features in other units, from another origin."""
+
+    def part(examples):
+        x = examples.x * unit + shift
+        if examples.mask is not None:
+            x = x * examples.mask[:, :, None]
+        return Examples(x, examples.y, examples.mask)
+
+    return Task(part(task.train), part(task.test), task.classes)
+
+
+def columns(part):
+    """Return each agent's real examples, feature by feature."""
+    return [
+        [[x[feature] for x, _ in own] for feature in range(part.features)]
+        for own in drawn.real_examples(part)
+    ]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_over_a_graph_agents_find_what_a_plain_loop_finds(masked):
+    graph = nx.path_graph(AGENTS)
+    network = Network(graph, shift="metropolis")
+    part = drawn.examples(3, AGENTS, 5, FEATURES, masked=masked)
+    found = standards(part, network)
+    own = columns(part)
+    sums = [[len(one[0]), *map(sum, one)] for one in own]
+    sums = naive.mix(graph, sums, "metropolis")
+    near = [[value / row[0] for value in row[1:]] for row in sums]
+    spread = [
+        [len(one[0]), *(sum((v - c) ** 2 for v in f) for f, c in zip(one, centre, strict=True))]
+        for one, centre in zip(own, near, strict=True)
+    ]
+    sums, spread = (naive.mix(graph, rows, "metropolis") for rows in (sums, spread))
+    centre = [[value / row[0] for value in row[1:]] for row in sums]
+    unit = [[(value / row[0]) ** 0.5 for value in row[1:]] for row in spread]
+    torch.testing.assert_close(found.centre, torch.tensor(centre, dtype=torch.float64))
+    torch.testing.assert_close(found.unit, torch.tensor(unit, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_where_all_hear_all_the_standards_are_those_of_the_pooled_examples(server):
+    network = Network(nx.complete_graph(AGENTS), shift="metropolis")
+    if server:
+        network = StarNetwork(AGENTS, None, drawn.seeded(0))
+    part = drawn.examples(5, AGENTS, 6, FEATURES, masked=True)
+    pool = part.pooled().x[0]
+    found = standards(part, network)
+    torch.testing.assert_close(found.centre, pool.mean(0).expand(AGENTS, -1))
+    torch.testing.assert_close(found.unit, pool.std(0, correction=0).expand(AGENTS, -1))
+
+
+def test_a_single_agent_trains_as_on_data_that_were_standardised_by_hand(optimizer):
+    network = Network(nx.empty_graph(1), shift="metropolis")
+    task = drawn.task(7, agents=1, train=12)
+    unit = torch.tensor([1e-3, 5.0, 40.0], dtype=torch.float64)
+    wild = moved(task, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
+    x = wild.train.x[0]
+    mean, deviation = x.mean(0), x.std(0, correction=0)
+    by_hand = moved(wild, -mean / deviation, 1 / deviation)
+    weights = trained(optimizer.on(HEAD, rounds=10, scaling="features"), wild, network)
+    expected = trained(optimizer.on(HEAD, rounds=10 - CALIBRATION_ROUNDS), by_hand, network)
+    torch.testing.assert_close(
+        HEAD.logits(weights, wild.test.x), HEAD.logits(expected, by_hand.test.x)
+    )
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_origin_and_units_of_the_features_do_not_matter(optimizer, server):
+    network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
+    if server:
+        network = StarNetwork(AGENTS, 2, drawn.seeded(0))
+    task = drawn.task(9, AGENTS, masked=True)
+    unit = torch.tensor([1e-4, 1.0, 1e5], dtype=torch.float64)
+    other = moved(task, torch.tensor([10.0, -7.0, 1e6], dtype=torch.float64), unit)
+    algorithm = optimizer.on(HEAD, rounds=8, scaling="features")
+    logits = []
+    for one in (task, other):
+        network.reset(drawn.seeded(2))
+        weights = network.agent_rows(trained(algorithm, one, network))
+        logits.append(HEAD.logits(weights, one.train.x))
+    real = task.train.mask
+    torch.testing.assert_close(logits[0][real], logits[1][real], rtol=1e-5, atol=1e-5)
+
+
+def test_constant_features_have_unit_1_and_small_units_survive_large_offsets():
+    network = Network(nx.complete_graph(AGENTS), shift="metropolis")
+    for dtype, offset, unit in ((torch.float32, 1e4, 0.5), (torch.float64, 1e7, 1e-2)):
+        part = drawn.examples(11, AGENTS, 8, FEATURES, dtype=torch.float64)
+        x = part.x.clone()
+        x[:, :, 0] = 0.1
+        x[:, :, 1] = offset + unit * x[:, :, 1]
+        x[:, :, 2] = 0.0
+        part = Examples(x.to(dtype), part.y)
+        found = standards(part, network)
+        assert (found.unit[:, [0, 2]] == 1).all()
+        expected = part.x[:, :, 1].double().std(correction=0).to(dtype)
+        torch.testing.assert_close(found.unit[:, 1], expected.expand(AGENTS), rtol=1e-3, atol=0)
+
+
+def test_standardising_takes_two_of_the_rounds_and_is_counted(optimizer):
+    task = drawn.task(1, AGENTS)
+    network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
+    algorithm = optimizer.on(HEAD, rounds=9, scaling="features")
+    found = run(algorithm, task, network, algorithm.steps)
+    assert found.rounds.tolist() == [2, 4, 6, 8, 9]
+    assert found.floats[0] == 2 * AGENTS * 3 * (FEATURES + 1)
+    with pytest.raises(ValueError, match="rounds: got 2, but it must be between 3"):
+        optimizer.on(HEAD, rounds=2, scaling="features")
+
+
+def test_a_server_tells_every_agent_once(optimizer):
+    task = drawn.task(1, AGENTS)
+    network = StarNetwork(AGENTS, 2, drawn.seeded(4))
+    floats = {}
+    for scaling, rounds in (("whole", 18), ("features", 20)):
+        algorithm = optimizer.on(HEAD, rounds=rounds, scaling=scaling)
+        found = run(algorithm, task, network, algorithm.steps)
+        assert found.rounds[-1] == rounds
+        floats[scaling] = int(found.floats[-1])
+    # Both rounds: uploads of 2 agents, one download of the mean; later, mean and unit to all.
+    calibration = 2 * (FEATURES + 1) + 2 * FEATURES + 2 * 2 * (FEATURES + 1)
+    assert floats["features"] - floats["whole"] == calibration + AGENTS * 2 * FEATURES
