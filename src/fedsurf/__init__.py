@@ -10,6 +10,7 @@ Stochastic Unrolled Federated Learning (SURF) and its classical companions. The 
 from importlib.metadata import version
 
 from fedsurf.algorithms import DGD, Algorithm, Start, State
+from fedsurf.audit import Audit, Subject, audit
 from fedsurf.comparison import Comparison, evaluate
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
@@ -46,6 +47,7 @@ __all__ = [
     "STUDIES",
     "UDGD",
     "Algorithm",
+    "Audit",
     "Comparison",
     "DescentConfig",
     "Entrant",
@@ -75,6 +77,7 @@ __all__ = [
     "State",
     "Study",
     "StudyConfig",
+    "Subject",
     "SurfConfig",
     "Task",
     "TaskConfig",
@@ -84,6 +87,7 @@ __all__ = [
     "Transferable",
     "TransferableConfig",
     "UDGDConfig",
+    "audit",
     "evaluate",
     "generator",
     "load",

@@ -17,6 +17,7 @@ from rich.logging import RichHandler
 
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
+from fedsurf.commands.audit import audit
 from fedsurf.configuration import to_dict
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment, ExperimentConfig, Observer
@@ -268,6 +269,8 @@ def compare(
         out.print(tables.reached_table(scores))
         out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
 
+
+app.command(audit)
 
 data = tyro.extras.SubcommandApp()
 app.command(data, name="data", help="List the data sources, or get one.")

@@ -1,0 +1,72 @@
+"""Interventions on a task, and chance: what an audit changes to see what an optimizer learned from.
+
+Each takes a task and a generator, and returns another task; none changes who holds how many examples.
+Blanking and shuffling leave nothing to learn but how frequent the classes are; renaming and rotating
+leave everything to learn that there was.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+Intervention = Callable[[Task, torch.Generator], Task]
+
+
+def blank_features(task: Task, generator: torch.Generator) -> Task:  # noqa: ARG001 - nothing is random
+    """Replace all training features by 0. Labels, and so their frequencies, stay; so does the test."""
+    return replace(task, train=replace(task.train, x=torch.zeros_like(task.train.x)))
+
+
+def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
+    """Deal the training labels of the whole federation out anew, whatever the features.
+
+    Only how frequent the classes are is left to learn. Labels move between agents: if each agent
+    shuffled its own, an agent with one class would keep all of them.
+    """
+    real = _real(task.train)
+    labels = task.train.y[real]
+    dealt = torch.zeros_like(task.train.y)
+    dealt[real] = labels[torch.randperm(len(labels), generator=generator)]
+    return replace(task, train=replace(task.train, y=dealt))
+
+
+def rename_labels(task: Task, generator: torch.Generator) -> Task:
+    """Rename the classes, in training and test alike, so that none keeps its name."""
+    order = torch.randperm(task.classes, generator=generator)
+    names = torch.empty_like(order)
+    names[order] = order.roll(1)
+    return Task(_renamed(task.train, names), _renamed(task.test, names), task.classes)
+
+
+def rotate_features(task: Task, generator: torch.Generator) -> Task:
+    """Rotate (or reflect) the features of training and test by one random orthogonal matrix."""
+    square = (task.features, task.features)
+    drawn = torch.randn(square, generator=generator, dtype=torch.float64)
+    matrix, upper = torch.linalg.qr(drawn)
+    matrix = (matrix * upper.diagonal().sign()).to(task.train.x.dtype)  # uniform over all of them
+    train = replace(task.train, x=task.train.x @ matrix)
+    return Task(train, replace(task.test, x=task.test.x @ matrix), task.classes)
+
+
+def chance(task: Task) -> float:
+    """Return the accuracy of always answering the most frequent class of the training examples.
+
+    That is the best that can be done without a look at the features, and what centralised training
+    does with blanked ones. Where classes are uneven it is above 1/classes.
+    """
+    labels = task.train.y[_real(task.train)]
+    answer = labels.bincount(minlength=task.classes).argmax()
+    return float((task.test.y[_real(task.test)] == answer).double().mean())
+
+
+def _real(part: Examples) -> Tensor:
+    return torch.ones_like(part.y, dtype=torch.bool) if part.mask is None else part.mask
+
+
+def _renamed(part: Examples, names: Tensor) -> Examples:
+    return replace(part, y=names[part.y].masked_fill(~_real(part), 0))
