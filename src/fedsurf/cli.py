@@ -20,7 +20,7 @@ from fedsurf import plots, tables
 from fedsurf.commands.audit import audit
 from fedsurf.configuration import to_dict
 from fedsurf.console import err, limit_threads, out, print_json
-from fedsurf.experiment import Experiment, ExperimentConfig, Observer
+from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, write_json
 from fedsurf.methods import Method, Settings
 from fedsurf.presets import PRESETS, STUDIES, preset
@@ -30,6 +30,7 @@ from fedsurf.scores import ROUNDS, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf import DivergedError
 from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.running import Observer
 from fedsurf.tasks import sources
 from fedsurf.tracking import TensorBoard
 from fedsurf.tuning import (

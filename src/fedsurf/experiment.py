@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedsurf.configuration import differences, from_dict, to_dict
 from fedsurf.files import CheckpointError
@@ -15,9 +15,9 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.meta_training import MetaTraining, StepRecord, SurfConfig, ValidationRecord
+from fedsurf.surf.meta_training import MetaTraining, SurfConfig
 from fedsurf.surf.problems import FixedProblems
-from fedsurf.surf.selection import choose
+from fedsurf.surf.running import Observer, meta_train
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
@@ -42,22 +42,6 @@ class ExperimentConfig:
     """Share of the data set's training part that only validation tasks see."""
     seed: int = 0
     """Everything random follows from this."""
-
-
-class Observer(Protocol):
-    """Is told what happens during meta-training: progress bars and logs."""
-
-    def on_start(self, done: int, total: int) -> None:
-        """Meta-training begins, `done` of `total` steps being behind it."""
-        ...
-
-    def on_step(self, record: StepRecord) -> None:
-        """A step was taken."""
-        ...
-
-    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
-        """A validation was made; `best_by` is the rule by which it is the best so far, if it is."""
-        ...
 
 
 class Experiment:
@@ -145,31 +129,7 @@ class Experiment:
         self.__dict__.pop("optimizer", None)  # start from θ as drawn, whatever was trained before
         problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
         training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
-        records = folder.read_state(training)
-        rules: dict[int, str] = {}
-        best: ValidationRecord | None = None
-        for count in range(1, len(records) + 1):
-            best, rule = choose(records[:count], constrained=surf.descent.constrained)
-            rules[best.step] = rule
-        for observer in observers:
-            observer.on_start(training.step_count, surf.steps)
-        while training.step_count < surf.steps:
-            step = training.step()
-            for observer in observers:
-                observer.on_step(step)
-            if step.step % surf.validate_every and step.step != surf.steps:
-                continue
-            record = training.validate()
-            records.append(record)
-            best, rule = choose(records, constrained=surf.descent.constrained)
-            if best is record:
-                rules[record.step] = rule
-                folder.write_best(self.optimizer, record, rule, stored)
-            folder.write_log(records, rules)
-            folder.write_state(training, records)
-            for observer in observers:
-                observer.on_validation(record, rules.get(record.step))
-        return folder.read_best(self.optimizer)
+        return meta_train(training, folder, stored, observers)
 
     def _check_resumable(self, folder: RunFolder, *, resume: bool) -> None:
         if not resume:

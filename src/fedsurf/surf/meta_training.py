@@ -68,6 +68,8 @@ class SurfConfig:
     """Adam's learning rate μ_θ."""
     final_learning_rate: float | None = None
     """If given, the learning rate falls to this along half a cosine; otherwise it stays."""
+    second_moment_decay: float = field(default=0.999, metadata={"added_later": True})
+    """Adam's β2; smaller forgets outliers sooner."""
     dual_rate: float = 1e-2
     """The multipliers' learning rate μ_λ."""
     penalty: float = 0.0
@@ -221,7 +223,12 @@ class MetaTraining:
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
-        self._adam = torch.optim.Adam(optimizer.parameters(), lr=config.learning_rate, fused=True)
+        self._adam = torch.optim.Adam(
+            optimizer.parameters(),
+            lr=config.learning_rate,
+            betas=(0.9, config.second_moment_decay),
+            fused=True,
+        )
         if config.clip is not None:
             self._adam.register_step_pre_hook(self._clip)
         ascent = torch.optim.SGD(
@@ -294,7 +301,11 @@ class MetaTraining:
         return loss
 
     def _clip(self, *_: Any) -> None:
-        torch.nn.utils.clip_grad_norm_(self.optimizer.parameters(), self.config.clip or math.inf)
+        parameters = list(self.optimizer.parameters())
+        length = torch.nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf)
+        if not length.isfinite():  # an outlier, although its loss is a number
+            for value in parameters:
+                value.grad = torch.zeros_like(value)
 
     @torch.no_grad()
     def validate(self) -> ValidationRecord:
