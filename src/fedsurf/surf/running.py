@@ -1,0 +1,76 @@
+"""Meta-training from beginning to end: validations, the best optimizer, states to resume from."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.meta_training import MetaTraining, StepRecord, ValidationRecord
+from fedsurf.surf.selection import choose
+
+
+class Observer(Protocol):
+    """Is told what happens during meta-training: progress bars and logs."""
+
+    def on_start(self, done: int, total: int) -> None:
+        """Meta-training begins, `done` of `total` steps being behind it."""
+        ...
+
+    def on_step(self, record: StepRecord) -> None:
+        """A step was taken."""
+        ...
+
+    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
+        """A validation was made; `best_by` is the rule by which it is the best so far, if it is."""
+        ...
+
+
+def meta_train(
+    training: MetaTraining,
+    folder: RunFolder,
+    stored: dict[str, Any],
+    observers: Sequence[Observer] = (),
+) -> dict[str, Any]:
+    """Run meta-training into a folder, from the newest state there; leave the best θ in its optimizer.
+
+    Parameters
+    ----------
+    training : MetaTraining
+        At its beginning.
+    folder : RunFolder
+        Where the log, the best optimizer and the states go. A finished run is only read.
+    stored : dict
+        The resolved configuration, which is written beside θ.
+    observers : sequence of Observer
+        Are told what happens.
+
+    Returns
+    -------
+    dict
+        The metadata of the best optimizer: configuration, rule, validation.
+    """
+    surf = training.config
+    records = folder.read_state(training)
+    rules: dict[int, str] = {}
+    best: ValidationRecord | None = None
+    for count in range(1, len(records) + 1):
+        best, rule = choose(records[:count], constrained=surf.descent.constrained)
+        rules[best.step] = rule
+    for observer in observers:
+        observer.on_start(training.step_count, surf.steps)
+    while training.step_count < surf.steps:
+        step = training.step()
+        for observer in observers:
+            observer.on_step(step)
+        if step.step % surf.validate_every and step.step != surf.steps:
+            continue
+        record = training.validate()
+        records.append(record)
+        best, rule = choose(records, constrained=surf.descent.constrained)
+        if best is record:
+            rules[record.step] = rule
+            folder.write_best(training.optimizer, record, rule, stored)
+        folder.write_log(records, rules)
+        folder.write_state(training, records)
+        for observer in observers:
+            observer.on_validation(record, rules.get(record.step))
+    return folder.read_best(training.optimizer)
