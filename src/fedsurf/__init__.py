@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from fedsurf.algorithms import DGD, Algorithm, Start, State
 from fedsurf.audit import Audit, Subject, audit
+from fedsurf.classifier import FederatedClassifier
 from fedsurf.comparison import Comparison, evaluate
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
@@ -57,6 +58,7 @@ __all__ = [
     "FaultConfig",
     "FeatureConfig",
     "Features",
+    "FederatedClassifier",
     "FixedProblems",
     "GraphConfig",
     "LeavingNetwork",

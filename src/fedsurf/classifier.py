@@ -1,0 +1,302 @@
+"""A scikit-learn classifier that agents train together, with a pretrained optimizer.
+
+    FederatedClassifier().fit(X, y, agents=ids).predict(X_new)
+
+Every agent keeps its rows. What agents send each other are heads (of a softmax layer) and a few sums,
+and all of it passes through a network that counts rounds and floats. The communication is simulated
+in this process.
+"""
+
+import operator
+from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedsurf.federations import (
+    Array,
+    deal,
+    examples_of,
+    named_network,
+    own_network,
+    owners,
+    usual_agents,
+)
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import Network
+from fedsurf.pretrained import load
+from fedsurf.randomness import generator
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled import Transferable
+
+
+class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A linear classifier, trained by agents who do not share their data.
+
+    Parameters
+    ----------
+    optimizer : str, Path or Transferable
+        The pretrained optimizer: its name, a file that `fedsurf pretrain` wrote, or the optimizer.
+    n_agents : int or None
+        How many agents the rows are dealt to, at random, where `fit` is not told whose they are.
+        By default 10, fewer where that leaves an agent less than 20 rows, and as many as there are
+        nodes where `graph` is a networkx graph.
+    graph : str or networkx.Graph
+        Who talks to whom: "regular", "ring", "erdos-renyi", "complete", "torus", "small-world",
+        "star" (through a server), or a connected graph whose nodes are the agents' ids, or
+        0, 1, … in the order of the sorted ids. Where a family does not exist for the number of
+        agents, the nearest that does is taken: see `fedsurf.federations.family`.
+    degree : int
+        Neighbours of each agent in a regular graph or a small world.
+    probability : float or None
+        The chance of a link in an Erdős–Rényi graph (by default high enough for it to be
+        connected), or of rewiring one in a small world (by default 0.1).
+    reporting : int or None
+        Of a star: how many agents the server calls in a round, all by default.
+    rounds : int
+        How many rounds of communication training takes, those that standardise included.
+    standardize : bool
+        Whether agents first estimate the mean and the standard deviation of every feature in the
+        federation, which takes two of the rounds, and work with standardised features. The heads
+        are those of the raw features all the same.
+    random_state : int, numpy.random.RandomState or None
+        Deals the rows, draws the graph and whom a server calls. None is 0: the same call has the
+        same result.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The labels, sorted.
+    coef_, intercept_ : ndarray
+        The consensus model, the average of the agents' heads, `[classes, features]` and `[classes]`.
+        With two classes there are two rows, too.
+    agents_ : ndarray
+        The ids of the agents.
+    agent_coef_, agent_intercept_ : ndarray
+        Each agent's own head, `[agents, classes, features]` and `[agents, classes]`, in their order.
+    graph_ : networkx.Graph or None
+        Who talked to whom, its nodes the agents' ids; None through a server.
+    n_rounds_, floats_ : int
+        The rounds that training took, and the floats that crossed any link in them.
+    trajectory_ : dict of str to ndarray
+        What was seen at the start and after every layer (of two rounds): rounds, floats; loss and
+        accuracy of the consensus model on all training examples; agent_accuracy, of each agent's
+        head on its own training examples, averaged over the agents; disagreement, the root mean
+        square distance of the agents' heads from their average.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        optimizer: str | Path | Transferable = "softmax-head",
+        *,
+        n_agents: int | None = None,
+        graph: str | nx.Graph = "regular",
+        degree: int = 3,
+        probability: float | None = None,
+        reporting: int | None = None,
+        rounds: int = 20,
+        standardize: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self.n_agents = n_agents
+        self.graph = graph
+        self.degree = degree
+        self.probability = probability
+        self.reporting = reporting
+        self.rounds = rounds
+        self.standardize = standardize
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,  # noqa: N803 - scikit-learn's name
+        y: Any,
+        agents: Any = None,
+        *,
+        on_layer: Callable[[], None] | None = None,
+    ) -> "FederatedClassifier":
+        """Let the agents train.
+
+        Parameters
+        ----------
+        X : array-like
+            Features, `[rows, features]`.
+        y : array-like
+            Labels, `[rows]`: numbers or text.
+        agents : array-like or None
+            Whose each row is, `[rows]`: ids, numbers or text. Without it, rows are dealt.
+        on_layer : callable or None
+            Called after every layer, for a progress bar.
+        """
+        x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y: got one class only ({self.classes_[0]!r}), but there must be at least two"
+            )
+        seed = _seed(self.random_state)
+        ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
+        network = self._network(ids.tolist(), generator(seed, "graph"))
+        network.reset(generator(seed, "network"))
+        examples = examples_of(x, labels, owner, len(ids))
+        heads = self._train(examples, network, generator(seed, "steps"), on_layer)
+        self.agents_ = ids
+        self.agent_coef_ = heads[:, :, :-1]
+        self.agent_intercept_ = heads[:, :, -1]
+        self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
+        names = dict(enumerate(ids.tolist()))
+        self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
+        self.n_rounds_, self.floats_ = network.rounds, network.floats
+        return self
+
+    def decision_function(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
+        """Score every class, `[rows, classes]`; with two, how much the second exceeds the first.
+
+        With `agent`, an id, the scores are those of that agent's own head.
+        """
+        scores = self._scores(X, agent)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
+        """Return the probability of every class, `[rows, classes]`, by the consensus or an agent."""
+        found: Array = softmax(self._scores(X, agent), axis=1)
+        return found
+
+    def predict(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
+        """Return the most probable label, `[rows]`, by the consensus model or an agent's own."""
+        chosen = self._scores(X, agent).argmax(1)
+        found: Array = self.classes_[chosen]
+        return found
+
+    def staged_predict(self, X: Any) -> Iterator[Array]:  # noqa: N803
+        """Return the consensus model's labels at the start, then after every layer."""
+        x = self._checked(X)
+        for head in self._staged:
+            yield self.classes_[(x @ head[:, :-1].T + head[:, -1]).argmax(1)]
+
+    def _checked(self, X: Any) -> Array:  # noqa: N803
+        check_is_fitted(self)
+        x: Array = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        return x
+
+    def _scores(self, X: Any, agent: Hashable) -> Array:  # noqa: N803
+        x = self._checked(X)
+        coef, intercept = self.coef_, self.intercept_
+        if agent is not None:
+            known = self.agents_.tolist()
+            if agent not in known:
+                raise ValueError(
+                    f"agent: got {agent!r}, but it must be one of the {len(known)} agents in "
+                    f"agents_: {', '.join(map(repr, known[:3]))}, …"
+                )
+            number = known.index(agent)
+            coef, intercept = self.agent_coef_[number], self.agent_intercept_[number]
+        scores: Array = x @ coef.T + intercept
+        return scores
+
+    def _agents(self, given: Any, rows: int, random: torch.Generator) -> tuple[Array, Array]:
+        """Return the agents' ids, and the number of each row's agent."""
+        if given is not None:
+            return owners(given, rows)
+        if isinstance(self.graph, nx.Graph):
+            nodes = list(self.graph)
+            if self.n_agents not in (None, len(nodes)):
+                raise ValueError(
+                    f"n_agents: got {self.n_agents}, but the graph has {len(nodes)} nodes"
+                )
+            ids = np.empty(len(nodes), dtype=object)
+            ids[:] = nodes
+            return ids, deal(rows, len(nodes), random)
+        count = usual_agents(rows) if self.n_agents is None else operator.index(self.n_agents)
+        return np.arange(count), deal(rows, count, random)
+
+    def _network(self, ids: list[Hashable], random: torch.Generator) -> Network:
+        if isinstance(self.graph, nx.Graph):
+            if self.reporting is not None:
+                raise ValueError(
+                    f"reporting: got {self.reporting} with a graph of your own, but only through "
+                    "a server, with graph='star', do some agents report and others not"
+                )
+            return own_network(self.graph, ids)
+        return named_network(
+            self.graph,
+            len(ids),
+            random,
+            degree=self.degree,
+            probability=self.probability,
+            reporting=self.reporting,
+        )
+
+    @torch.no_grad()
+    def _train(
+        self,
+        examples: Examples,
+        network: Network,
+        random: torch.Generator,
+        on_layer: Callable[[], None] | None,
+    ) -> Array:
+        """Run the optimizer; return the agents' heads, `[agents, classes, features + 1]`."""
+        optimizer = self.optimizer
+        if not isinstance(optimizer, Transferable):
+            optimizer = load(optimizer)
+        task = Task(examples, examples, len(self.classes_))
+        head = SoftmaxHead(task.features, task.classes)
+        algorithm = optimizer.on(head, self.rounds, "features" if self.standardize else "whole")
+        pool = examples.pooled()
+        staged, records = [], []
+        state = algorithm.init(task, network, random)
+        for layer in range(algorithm.steps + 1):
+            if layer:
+                state = algorithm.step(state, task, network, random)
+                if on_layer is not None:
+                    on_layer()
+            weights = network.agent_rows(state.weights)
+            if not weights.isfinite().all():
+                raise ValueError(
+                    f"X: got features with which training diverged (round {network.rounds}); "
+                    "are some of them larger than 1e15?"
+                )
+            mean = weights.mean(0, keepdim=True)
+            staged.append(_matrix(mean, head)[0])
+            records.append(
+                {
+                    "rounds": network.rounds,
+                    "floats": network.floats,
+                    "loss": float(head.loss(mean, pool)),
+                    "accuracy": float(head.accuracy(mean, pool)),
+                    "agent_accuracy": float(head.accuracy(weights, examples).mean()),
+                    "disagreement": float((weights - mean).square().sum(1).mean().sqrt()),
+                }
+            )
+        self._staged = np.stack(staged)
+        self.trajectory_ = {
+            name: np.array([record[name] for record in records]) for name in records[0]
+        }
+        return _matrix(weights, head)
+
+
+def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
+    """Turn flat heads into `[heads, classes, features + 1]`."""
+    rows = weights.reshape(-1, head.features + 1, head.classes).mT
+    found: Array = rows.numpy().copy()
+    return found
+
+
+def _seed(random_state: int | np.random.RandomState | None) -> int:
+    if random_state is None:
+        return 0
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    return operator.index(random_state)

@@ -1,0 +1,156 @@
+"""From a table of examples to a federation: who holds which rows, and who talks to whom."""
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any, cast, get_args
+
+import networkx as nx
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsurf.network import (
+    GraphConfig,
+    GraphKind,
+    Network,
+    StarNetwork,
+    check_graph,
+    make_graph,
+)
+from fedsurf.tasks.examples import Examples
+
+Array = NDArray[Any]
+
+USUAL_AGENTS = 10
+"""How many agents rows are dealt to where nobody says."""
+USUAL_ROWS = 20
+"""Of small tables, each of them gets at least so many rows; the agents are fewer, down to one."""
+REWIRED = 0.1
+"""The share of links that a small world rewires where nobody says."""
+
+
+def usual_agents(rows: int) -> int:
+    """Return how many agents so many rows are dealt to where nobody says."""
+    return max(1, min(USUAL_AGENTS, rows // USUAL_ROWS))
+
+
+def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
+    """Deal rows to agents at random, in numbers that differ by at most one: agents, `[rows]`."""
+    if not 1 <= agents <= rows:
+        raise ValueError(
+            f"n_agents: got {agents}, but it must be between 1 and {rows}, the number of rows: "
+            "each agent needs one"
+        )
+    owner: Array = np.empty(rows, dtype=np.int64)
+    owner[torch.randperm(rows, generator=generator).numpy()] = np.arange(rows) % agents
+    return owner
+
+
+def owners(agents: Any, rows: int) -> tuple[Array, Array]:
+    """Return the sorted ids of the agents, and the number of each row's agent, `[rows]`."""
+    ids = np.asarray(agents)
+    if ids.ndim != 1 or len(ids) != rows:
+        raise ValueError(
+            f"agents: got shape {list(ids.shape)}, but it must be [{rows}], an id for each row"
+        )
+    # What is missing is None, or a NaN, which is unlike itself.
+    missing = np.array([one is None or one != one for one in ids.tolist()], dtype=bool)
+    if missing.any():
+        raise ValueError(
+            f"agents: got no id for row {int(np.flatnonzero(missing)[0])} "
+            f"({int(missing.sum())} in all), but each row needs one"
+        )
+    try:
+        found, owner = np.unique(ids, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(
+            f"agents: got ids of different kinds ({error}), but they must be all numbers or all text"
+        ) from error
+    return found, owner
+
+
+def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> Examples:
+    """Give every agent its rows."""
+    order = np.argsort(owner, kind="stable")
+    sizes = np.bincount(owner, minlength=agents).tolist()
+    xs, ys = torch.tensor(x[order]), torch.tensor(labels[order], dtype=torch.int64)
+    return Examples.pad(torch.split(xs, sizes), torch.split(ys, sizes))
+
+
+def family(
+    kind: str, agents: int, degree: int = 3, probability: float | None = None
+) -> GraphConfig:
+    """Return a family of graphs that exists for so many agents, the nearest to what was asked for.
+
+    - `regular`: with an odd number of agents and an odd degree, one neighbour more. Of two
+      neighbours, a ring, which is the only such graph that is connected.
+    - `small-world`: with an odd degree, one neighbour more.
+    - Either, with no more agents than neighbours: the complete graph.
+    - `torus`: a ring, where the agents fill no rectangle.
+    - `erdos-renyi`: without a probability, 0.1 or 2 ln(n)/n, whichever is larger, with which a graph
+      of n agents is connected almost always.
+    """
+    if kind not in get_args(GraphKind):
+        raise ValueError(
+            f"graph: got {kind!r}, but it must be a networkx graph or one of "
+            f"{', '.join(get_args(GraphKind))}"
+        )
+    if degree < 1:
+        raise ValueError(f"degree: got {degree}, but it must be at least 1")
+    if kind == "regular" and degree == 2:
+        kind = "ring"
+    if kind == "regular":
+        degree += agents * degree % 2
+    if kind == "small-world":
+        degree += degree % 2
+    if kind in ("regular", "small-world") and degree >= agents:
+        kind = "complete"
+    if kind == "torus" and all(agents % rows for rows in range(2, math.isqrt(agents) + 1)):
+        kind = "ring"
+    if probability is None:
+        probability = REWIRED
+        if kind == "erdos-renyi":
+            probability = min(1.0, max(0.1, 2 * math.log(max(2, agents)) / agents))
+    return GraphConfig(cast(GraphKind, kind), degree, probability)
+
+
+def named_network(
+    kind: str,
+    agents: int,
+    generator: torch.Generator,
+    *,
+    degree: int = 3,
+    probability: float | None = None,
+    reporting: int | None = None,
+) -> Network:
+    """Draw a network of the family nearest to `kind`, with Metropolis–Hastings weights."""
+    config = family(kind, agents, degree, probability)
+    if config.kind == "star":
+        return StarNetwork(agents, reporting, generator)
+    if reporting is not None:
+        raise ValueError(
+            f"reporting: got {reporting} with the graph {kind!r}, "
+            "but only through a server, in a star, do some agents report and others not"
+        )
+    return Network(make_graph(config, agents, generator), shift="metropolis")
+
+
+def own_network(graph: nx.Graph, ids: Sequence[Hashable]) -> Network:
+    """Return the network of one's own graph, whose nodes are the agents' ids, or their numbers."""
+    check_graph(graph)
+    known, numbers = set(graph), range(len(ids))
+    if known == set(ids):
+        order: Sequence[Hashable] = ids
+    elif known == set(numbers):
+        order = numbers
+    else:
+        strange = sorted(map(repr, known ^ set(ids)))
+        raise ValueError(
+            f"graph: got {len(graph)} nodes for {len(ids)} agents, but its nodes must be the agents' "
+            f"ids, or 0 … {len(ids) - 1} in the order of these; "
+            f"only one of both has {', '.join(strange[:3])}"
+        )
+    ordered = nx.Graph()
+    ordered.add_nodes_from(order)
+    ordered.add_edges_from(graph.edges())
+    return Network(ordered, shift="metropolis")

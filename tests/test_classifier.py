@@ -1,0 +1,354 @@
+"""The classifier for people who only want one: scikit-learn's own checks, and what it promises beyond."""
+
+import pickle
+
+import naive
+import networkx as nx
+import numpy as np
+import pytest
+import sklearn
+import torch
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import fedsurf
+from fedsurf.classifier import FederatedClassifier
+from fedsurf.federations import deal, family, usual_agents
+from fedsurf.network import Network, StarNetwork
+from fedsurf.odd_cases import ODD_CASES
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+FAMILIES = ("regular", "ring", "erdos-renyi", "complete", "torus", "small-world", "star")
+
+
+@pytest.fixture(scope="module")
+def iris():
+    """Flowers, by the names of their kinds, and five growers of unequal numbers of them."""
+    data = load_iris()
+    order = np.random.default_rng(0).permutation(150)
+    growers = np.array(["anna", "ben", "carl", "dora", "emil"])[np.arange(150) % 9 % 5]
+    return data.data[order], data.target_names[data.target[order]], growers
+
+
+@parametrize_with_checks(
+    [
+        FederatedClassifier(),
+        FederatedClassifier(n_agents=3, graph="star", rounds=8),
+        FederatedClassifier(n_agents=2, rounds=5, standardize=False),
+    ]
+)
+def test_it_is_a_classifier_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def test_growers_learn_together_what_they_could_not_alone(iris):
+    x, y, growers = iris
+    model = FederatedClassifier(graph="ring").fit(x[:100], y[:100], agents=growers[:100])
+    assert model.score(x[100:], y[100:]) > 0.85
+    assert model.agents_.tolist() == ["anna", "ben", "carl", "dora", "emil"]
+    assert model.classes_.tolist() == ["setosa", "versicolor", "virginica"]
+    assert sorted(map(sorted, model.graph_.edges)) == [
+        ["anna", "ben"], ["anna", "emil"], ["ben", "carl"], ["carl", "dora"], ["dora", "emil"],
+    ]  # fmt: skip
+    assert model.n_rounds_ == 20
+    assert model.floats_ == model.trajectory_["floats"][-1] > 0
+
+
+def test_the_consensus_is_the_average_of_the_agents_heads(iris):
+    x, y, growers = iris
+    model = FederatedClassifier(rounds=7).fit(x, y, agents=growers)
+    assert model.agent_coef_.shape == (5, 3, 4)
+    np.testing.assert_allclose(model.coef_, model.agent_coef_.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(model.intercept_, model.agent_intercept_.mean(0), rtol=1e-9)
+    flat = np.concatenate([model.agent_coef_[1].T, model.agent_intercept_[1][None]]).flatten()
+    for features, found in zip(x[:5], model.predict_proba(x[:5], agent="ben"), strict=True):
+        expected = naive.probabilities(flat.tolist(), features.tolist(), 3)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    best = model.decision_function(x, agent="ben").argmax(1)
+    assert (model.predict(x, agent="ben") == model.classes_[best]).all()
+    with pytest.raises(ValueError, match="agent: got 'zoe', but it must be one of the 5 agents"):
+        model.predict(x, agent="zoe")
+
+
+@pytest.mark.parametrize("kind", ["ring", "star"])
+def test_it_does_what_the_optimizer_does_on_the_same_task(iris, kind):
+    x, y, growers = iris
+    model = FederatedClassifier(graph=kind, reporting=2 if kind == "star" else None, rounds=9)
+    model.fit(x, y, agents=growers)
+    labels = np.unique(y, return_inverse=True)[1]
+    own = [growers == one for one in np.unique(growers)]
+    examples = Examples.pad(
+        [torch.tensor(x[rows]) for rows in own], [torch.tensor(labels[rows]) for rows in own]
+    )
+    if kind == "star":
+        network = StarNetwork(5, 2, fedsurf.generator(0, "graph"))
+    else:
+        network = Network(nx.cycle_graph(5), shift="metropolis")
+    algorithm = fedsurf.load().on(fedsurf.SoftmaxHead(4, 3), rounds=9, scaling="features")
+    run = fedsurf.run(algorithm, Task(examples, examples, 3), network, algorithm.steps)
+    for name in ("rounds", "floats", "disagreement"):
+        np.testing.assert_allclose(model.trajectory_[name], getattr(run, name), rtol=1e-5)
+    np.testing.assert_allclose(model.trajectory_["agent_accuracy"], run.accuracy, rtol=1e-5)
+
+
+def test_the_trajectory_is_that_of_the_consensus_model(iris):
+    x, y, growers = iris
+    called = []
+    model = FederatedClassifier().fit(
+        x, y, agents=growers, on_layer=lambda: called.append(len(called))
+    )
+    seen = model.trajectory_
+    assert seen["rounds"].tolist() == list(range(2, 21, 2))
+    assert len(called) == len(seen["rounds"]) - 1
+    assert (np.diff(seen["floats"]) > 0).all()
+    assert seen["accuracy"][-1] == model.score(x, y)
+    assert seen["loss"][0] == pytest.approx(np.log(3))
+    assert seen["loss"][-1] == pytest.approx(log_loss(y, model.predict_proba(x)))
+    own = [
+        np.mean(model.predict(x[growers == one], agent=one) == y[growers == one])
+        for one in model.agents_
+    ]
+    assert seen["agent_accuracy"][-1] == pytest.approx(np.mean(own))
+    staged = list(model.staged_predict(x))
+    assert [np.mean(labels == y) for labels in staged] == seen["accuracy"].tolist()
+    assert (staged[-1] == model.predict(x)).all()
+
+
+def test_without_standardisation_all_rounds_are_layers(iris):
+    x, y, _ = iris
+    model = FederatedClassifier(standardize=False, rounds=5).fit(x, y)
+    assert model.trajectory_["rounds"].tolist() == [0, 2, 4, 5]
+
+
+def test_units_and_origins_of_features_do_not_matter(iris):
+    x, y, growers = iris
+    unit, origin = np.array([1e-6, 1.0, 1e4, 10.0]), np.array([1.0, -2e5, 1e8, 0.0])
+    model = FederatedClassifier().fit(x, y, agents=growers)
+    other = FederatedClassifier().fit(x * unit + origin, y, agents=growers)
+    np.testing.assert_allclose(
+        model.predict_proba(x), other.predict_proba(x * unit + origin), atol=1e-4
+    )
+
+
+def test_the_order_of_rows_and_the_names_of_agents_do_not_matter(iris):
+    x, y, growers = iris
+    model = FederatedClassifier(graph="complete").fit(x, y, agents=growers)
+    order = np.random.default_rng(1).permutation(len(x))
+    other = FederatedClassifier(graph="complete").fit(x[order], y[order], agents=growers[order])
+    np.testing.assert_allclose(model.coef_, other.coef_, rtol=1e-6)
+    numbers = {"anna": 40, "ben": 30, "carl": 20, "dora": 10, "emil": 0}
+    renamed = np.array([numbers[one] for one in growers])
+    other = FederatedClassifier(graph="complete").fit(x, y, agents=renamed)
+    assert other.agents_.tolist() == [0, 10, 20, 30, 40]
+    np.testing.assert_allclose(model.agent_coef_, other.agent_coef_[::-1], rtol=1e-6)
+
+
+def test_the_same_call_has_the_same_result_and_leaves_the_global_generators_alone(iris):
+    x, y, _ = iris
+    optimizer = fedsurf.load()
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first, second = (FederatedClassifier(optimizer, n_agents=6).fit(x, y) for _ in range(2))
+    assert (first.agent_coef_ == second.agent_coef_).all()
+    other = FederatedClassifier(optimizer, n_agents=6, random_state=1).fit(x, y)
+    assert (first.agent_coef_ != other.agent_coef_).any()
+    drawn = FederatedClassifier(optimizer, random_state=np.random.RandomState(3)).fit(x, y)
+    again = FederatedClassifier(optimizer, random_state=np.random.RandomState(3)).fit(x, y)
+    assert (drawn.coef_ == again.coef_).all()
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+def test_rows_are_dealt_evenly():
+    assert [usual_agents(rows) for rows in (1, 39, 40, 150, 200, 10**6)] == [1, 1, 2, 7, 10, 10]
+    owner = deal(23, 5, fedsurf.generator(0))
+    assert sorted(np.bincount(owner)) == [4, 4, 5, 5, 5]
+    assert owner.tolist() != sorted(owner.tolist())
+
+
+def test_a_family_that_does_not_exist_is_replaced_by_the_nearest():
+    def nearest(*asked):
+        found = family(*asked)
+        return found.kind, found.degree
+
+    assert nearest("regular", 10, 3) == ("regular", 3)
+    assert nearest("regular", 9, 3) == ("regular", 4)
+    assert nearest("regular", 4, 3) == ("regular", 3)
+    assert nearest("regular", 3, 3)[0] == "complete"
+    assert nearest("regular", 9, 2)[0] == "ring"
+    assert nearest("small-world", 9, 3) == ("small-world", 4)
+    assert nearest("small-world", 4, 3)[0] == "complete"
+    assert nearest("torus", 12)[0] == "torus"
+    assert nearest("torus", 13)[0] == "ring"
+    assert family("erdos-renyi", 10).probability == pytest.approx(0.46, abs=0.01)
+    assert family("erdos-renyi", 10, 3, 0.3).probability == 0.3
+    assert family("erdos-renyi", 1000).probability == 0.1
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_works_for_every_number_of_agents(iris, kind):
+    x, y, _ = iris
+    for agents in (1, 2, 3, 5, 7):
+        model = FederatedClassifier(graph=kind, n_agents=agents, rounds=5).fit(x, y)
+        assert len(model.agents_) == agents
+        assert np.isfinite(model.agent_coef_).all()
+        assert model.score(x, y) > 0.6
+        assert (model.graph_ is None) == (kind == "star")
+
+
+def test_ones_own_graph_by_ids_or_by_numbers(iris):
+    x, y, growers = iris
+    by_name = nx.Graph([("emil", "anna"), ("anna", "ben"), ("ben", "carl"), ("carl", "dora")])
+    by_number = nx.Graph([(4, 0), (0, 1), (1, 2), (2, 3)])
+    models = [
+        FederatedClassifier(graph=graph).fit(x, y, agents=growers) for graph in (by_name, by_number)
+    ]
+    assert (models[0].agent_coef_ == models[1].agent_coef_).all()
+    assert nx.utils.graphs_equal(models[0].graph_, models[1].graph_)
+    assert set(models[0].graph_["anna"]) == {"emil", "ben"}
+    dealt = FederatedClassifier(graph=by_name).fit(x, y)
+    assert dealt.agents_.tolist() == list(by_name)
+    assert nx.utils.graphs_equal(dealt.graph_, by_name)
+    mixed = FederatedClassifier(graph=nx.path_graph([0, "one", (2, 2)])).fit(x, y)
+    assert mixed.predict(x, agent=(2, 2)).shape == (150,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"graph": "spider"}, "graph: got 'spider', but it must be a networkx graph or one of"),
+        ({"graph": nx.path_graph(4)}, "graph: got 4 nodes for 5 agents"),
+        ({"graph": nx.empty_graph(5)}, "graph: got 5 components"),
+        ({"graph": nx.DiGraph([(0, 1)])}, "graph: got a directed"),
+        ({"reporting": 2}, "reporting: got 2 with the graph 'regular'"),
+        ({"reporting": 2, "graph": nx.path_graph(5)}, "reporting: got 2 with a graph of your own"),
+        ({"reporting": 9, "graph": "star"}, "reporting: got 9, but it must be between 1 and 5"),
+        ({"degree": 0}, "degree: got 0"),
+        ({"rounds": 2}, "rounds: got 2, but it must be between 3 and 200"),
+        ({"optimizer": "sgd"}, "name: got 'sgd'"),
+    ],
+)
+def test_wrong_settings_are_named(iris, settings, message):
+    x, y, growers = iris
+    with pytest.raises(ValueError, match=message):
+        FederatedClassifier(**settings).fit(x, y, agents=growers)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"agents": ["a"] * 149}, r"agents: got shape \[149\], but it must be \[150\]"),
+        ({"agents": [["a", "b"]] * 150}, r"agents: got shape \[150, 2\]"),
+        ({"agents": [None, *["a"] * 149]}, "agents: got no id for row 0"),
+        ({"agents": [1.0, np.nan, *[2.0] * 148]}, "agents: got no id for row 1"),
+        ({"agents": np.array([1, *["a"] * 149], dtype=object)}, "agents: got ids of different"),
+        ({"y": ["same"] * 150}, "y: got one class only"),
+        ({"X": csr_array(np.eye(150))}, "[Ss]parse data was passed"),
+        ({"X": np.full((150, 2), np.nan)}, "NaN"),
+    ],
+)
+def test_wrong_data_are_named(iris, change, message):
+    given = {"X": iris[0], "y": iris[1], **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        FederatedClassifier().fit(**given)
+
+
+def test_too_many_agents_are_refused(iris):
+    x, y, _ = iris
+    with pytest.raises(ValueError, match="n_agents: got 151, but it must be between 1 and 150"):
+        FederatedClassifier(n_agents=151).fit(x, y)
+    with pytest.raises(ValueError, match="n_agents: got 4, but the graph has 5 nodes"):
+        FederatedClassifier(n_agents=4, graph=nx.path_graph(5)).fit(x, y)
+
+
+def test_it_works_in_pipelines_searches_and_cross_validation(iris):
+    x, y, growers = iris
+    folds = StratifiedKFold(3)
+    pipeline = make_pipeline(StandardScaler(), FederatedClassifier(standardize=False, rounds=6))
+    assert cross_val_score(pipeline, x, y, cv=folds).mean() > 0.8
+    found = cross_val_score(
+        FederatedClassifier(rounds=6), x, y, cv=folds, params={"agents": growers}
+    )
+    assert found.mean() > 0.8
+    pipeline.fit(x, y, federatedclassifier__agents=growers)
+    assert pipeline[-1].agents_.tolist() == sorted(set(growers))
+    search = GridSearchCV(FederatedClassifier(n_agents=5), {"rounds": [4, 8]}, cv=folds)
+    assert search.fit(x, y).best_score_ > 0.8
+
+
+def test_agents_are_routed_where_scikit_learn_routes_metadata(iris):
+    x, y, growers = iris
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = FederatedClassifier(rounds=6, standardize=False).set_fit_request(agents=True)
+        pipeline = make_pipeline(StandardScaler(), model)
+        found = cross_val_score(pipeline, x, y, cv=3, params={"agents": growers})
+        assert found.mean() > 0.8
+        assert pipeline.fit(x, y, agents=growers)[-1].agents_.tolist() == sorted(set(growers))
+
+
+def test_clones_and_pickles_are_the_same(iris):
+    x, y, growers = iris
+    optimizer = fedsurf.load()
+    model = FederatedClassifier(optimizer, graph=nx.path_graph(5), rounds=6)
+    copy = clone(model)
+    assert copy.get_params()["rounds"] == 6
+    model.fit(x, y, agents=growers)
+    copy.fit(x, y, agents=growers)
+    assert (copy.coef_ == model.coef_).all()
+    again = pickle.loads(pickle.dumps(model))  # noqa: S301 - our own
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+    assert (FederatedClassifier(graph=nx.path_graph(5), rounds=6).fit(x, y, growers).coef_
+            == model.coef_).all()  # fmt: skip
+
+
+def test_float32_stays_float32(iris):
+    x, y, growers = iris
+    model = FederatedClassifier().fit(x.astype(np.float32), y, agents=growers)
+    assert model.coef_.dtype == model.predict_proba(x.astype(np.float32)).dtype == np.float32
+    assert model.score(x.astype(np.float32), y) > 0.85
+
+
+@pytest.mark.parametrize("name", ODD_CASES)
+def test_odd_federations_are_no_obstacle(name):
+    task, network = ODD_CASES[name](fedsurf.generator(0, name))
+    owner = np.repeat(np.arange(task.agents), task.train.counts)
+    train, test = task.train.pooled(), task.test.pooled()
+    x, y = train.x[0].numpy(), train.y[0].numpy()
+    model = FederatedClassifier(graph=network.graph).fit(x, y, agents=owner)
+    central = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)).fit(x, y)
+    given = test.x[0].numpy(), test.y[0].numpy()
+    assert np.isfinite(model.agent_coef_).all()
+    assert np.isfinite(model.predict_proba(given[0])).all()
+    assert model.score(*given) > 0.85 * central.score(*given)
+    own = [model.predict(given[0], agent=agent) for agent in (0, task.agents - 1)]
+    assert min(np.mean(found == given[1]) for found in own) > 0.75 * central.score(*given)
+
+
+def test_the_cases_are_as_odd_as_they_say():
+    drawn = {name: case(fedsurf.generator(0, name))[0] for name, case in ODD_CASES.items()}
+    assert drawn["2 classes"].classes == 2
+    assert drawn["100 classes"].classes == 100
+    assert drawn["4 features"].features == 4
+    assert drawn["2,048 features"].features == 2048
+    assert drawn["2 agents"].agents == 2
+    assert drawn["1,000 agents"].agents == 1000
+    single = drawn["single-class agents"]
+    assert all(len(set(labels.tolist())) == 1 for labels in single.train.y)
+    assert len(single.train.y.unique()) == single.classes
+    sizes = drawn["sizes between 1 and 500"].train.counts
+    assert (int(sizes.min()), int(sizes.max())) == (1, 500)
+    constant = drawn["constant features"].train.x.flatten(0, 1)
+    assert int((constant.amax(0) == constant.amin(0)).sum()) == 10
+    copies = drawn["duplicated features"].train.x
+    assert torch.equal(copies[:, :, :15], copies[:, :, 15:])
+    wild = drawn["large offsets, tiny and huge units"].train.x.flatten(0, 1)
+    deviation = wild.std(0)
+    assert deviation.max() / deviation.min() > 1e9
+    assert (wild.mean(0).abs() / deviation).max() > 1e3
