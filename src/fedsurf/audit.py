@@ -238,6 +238,8 @@ def audit(
         raise ValueError(
             f"tasks: got {study.config.tasks}, but a verdict needs at least 2, for its errors"
         )
+    if other is not None:
+        _ = other.features  # if they cannot be read, that should be known before the work begins
     bench = _Bench(subject, study, progress)
     data = [bench.on_the_data(*intervention) for intervention in _ON_THE_DATA]
     blanked, shuffled, renamed, _ = (_known(row.accuracy) for row in data)
@@ -306,7 +308,7 @@ class _Bench:
 
     def with_agents(self, number: int) -> Row:
         """Run with another number of agents, each with as many examples as before."""
-        row = Row(f"agents-{number}", f"{number} agents")
+        row = Row(f"agents-{number}", f"agents: {number}")
         return self._elsewhere(row, _with_agents(self.study, number))
 
     def on_other_data(self, other: Study | None) -> Row:
@@ -358,7 +360,7 @@ class _Bench:
         algorithm = self.subject.make(SoftmaxHead(tasks[0].features, tasks[0].classes))
         with self.progress(title, len(tasks)) as advance:
             runs = run_all(
-                algorithm, tasks, network, steps, seed=self.seed, record=(steps,), on_task=advance
+                algorithm, tasks, network, steps, seed=self.seed, record=(0, steps), on_task=advance
             )
         return runs.pooled_accuracy[:, -1].double().nan_to_num(0.0)  # diverged: right about nothing
 
@@ -398,7 +400,7 @@ def _other_networks(study: StudyConfig) -> list[tuple[str, str, NetworkConfig]]:
                 changes.append((kind, f"{kind} graph", replace(network, graph=graph)))
     stale = max(1, round(STALE * agents))
     faulty = replace(network, faults=replace(network.faults, stale=stale))
-    changes.append(("stale", f"{stale} stale agents", faulty))
+    changes.append(("stale", f"stale agents: {stale}", faulty))
     return changes
 
 

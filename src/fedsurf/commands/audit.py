@@ -165,14 +165,16 @@ def audit_figure(found: Audit) -> Figure:
     rows = [row for row in found.rows if row.accuracy is not None]
     figure = Figure(figsize=(8, 0.9 + 0.32 * len(rows)), layout="constrained")
     axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
     for place, row in enumerate(rows):
-        accuracy = 100 * _given(row.accuracy)
+        accuracy, blind = 100 * _given(row.accuracy), row.expected == "chance"
         axis.barh(
             place,
             float(accuracy.mean()),
             xerr=float(standard_error(accuracy)),
             height=0.6,
-            color=plots.COLOURS[1 if row.expected == "chance" else 0],
+            color=plots.COLOURS[1 if blind else 0],
+            label="with nothing to learn from" if row.name == "blanked" else "",
         )
         for values, colour, label in (
             (row.chance, plots.COLOURS[4], "chance"),
@@ -185,7 +187,7 @@ def audit_figure(found: Audit) -> Figure:
     axis.set_xlim(0, 100)
     axis.set_xlabel("test accuracy, all agents' examples (%)")
     axis.set_title(f"{found.subject} {found.verdict.kind}", fontsize=10)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
