@@ -1,11 +1,12 @@
 """Standardisation by communication: agents estimate the federation's mean and spread of each feature.
 
-Two rounds. In the first, agents average their numbers of examples and their sums of features, so
-that each knows the mean around itself. In the second they average these once more, and beside them
-the squares of the distances of their own examples from that mean. All distances are from a nearby
-point, so that large offsets do not drown small units.
+Two rounds. Over a graph, agents first average their numbers of examples and their sums of features,
+so that each knows the mean around itself, then the squares of their examples' distances from that
+mean. Through a server, the agents that it calls send their means and their squares about these, and
+the server pools them. All distances are from a nearby point, so that large offsets do not drown
+small units.
 
-The estimates differ a little from agent to agent. That does no harm: heads travel in raw units, and
+The estimates differ from agent to agent of a graph. That does no harm: heads travel in raw units, and
 every agent looks at them in its own. A common centre matters more than it seems: an agent that holds
 one class, or one example, learns nothing about the features where it is centred by its own mean.
 """
@@ -111,23 +112,25 @@ class _Own:
 
 
 def _over_graph(own: _Own, network: Network) -> Standards:
-    sums = network.mix(own.sums())
-    spread = own.spread(_mean(sums))
-    mixed = network.mix(torch.cat([sums, spread], 1))
-    sums, spread = mixed.chunk(2, 1)
-    return Standards(_mean(sums), _unit(spread))
+    centre = _mean(network.mix(own.sums()))
+    # The centre is not averaged again: a feature that is constant around an agent must be 0 there,
+    # or a tiny spread that it heard of from afar would blow it up.
+    return Standards(centre, _unit(network.mix(own.spread(centre))))
 
 
 def _through_server(own: _Own, network: Network) -> Standards:
-    first = network.call()
-    sums = network.upload(own.of_agents(first).sums(), first).sum(0, keepdim=True)
-    second = network.call()
-    centre = network.download(_mean(sums)[0], second)
-    some = own.of_agents(second)
-    sent = network.upload(torch.cat([some.sums(), some.spread(centre)], 1), second)
-    more, spread = sent.sum(0, keepdim=True).chunk(2, 1)
+    messages = []
+    for _ in range(CALIBRATION_ROUNDS):
+        called = network.call()
+        some = own.of_agents(called)
+        sent = torch.cat([some.sums(), some.squares.to(own.type)], 1)
+        messages.append(network.upload(sent, called))
+    sums, squares = torch.cat(messages).double().tensor_split([1 + own.mean.shape[1]], 1)
+    heard = _Own(sums[:, :1], _mean(sums), squares, own.type)
+    centre = _mean(sums.sum(0, keepdim=True))
+    unit = _unit(heard.spread(centre).sum(0, keepdim=True))
     every = network.agents, -1
-    return Standards(_mean(sums + more).expand(every), _unit(spread).expand(every))
+    return Standards(centre.to(own.type).expand(every), unit.expand(every))
 
 
 def _mean(sums: Tensor) -> Tensor:
