@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedsurf.network import GraphConfig, Network, NetworkConfig, make_network
+from fedsurf.network import FaultConfig, GraphConfig, Network, NetworkConfig, make_network
 from fedsurf.pretraining.clouds import (
     BackboneCloud,
     Cloud,
@@ -149,14 +149,24 @@ class WideProblems:
         return DirichletAgents(log_uniform(0.01, 0.1, generator))
 
     def _network(self, agents: int, generator: torch.Generator) -> Network:
+        faults = self._faults(agents, generator)
         if chance(self.config.server_share, generator):
-            reporting = agents if chance(0.2, generator) else None
-            if reporting is None:
-                reporting = max(1, round(agents * log_uniform(0.08, 0.5, generator)))
-            star = NetworkConfig(graph=GraphConfig(kind="star"), reporting=reporting)
-            return make_network(star, agents, generator)
-        graph = self._graph(agents, generator)
-        return make_network(NetworkConfig(graph=graph, shift="metropolis"), agents, generator)
+            share = 1.0 if chance(0.2, generator) else log_uniform(0.08, 0.5, generator)
+            reporting = max(1, round(share * agents))
+            star = GraphConfig(kind="star")
+            config = NetworkConfig(graph=star, reporting=reporting, faults=faults)
+        else:
+            graph = self._graph(agents, generator)
+            config = NetworkConfig(graph=graph, shift="metropolis", faults=faults)
+        return make_network(config, agents, generator)
+
+    def _faults(self, agents: int, generator: torch.Generator) -> FaultConfig:
+        if not chance(self.config.fault_share, generator):
+            return FaultConfig()
+        stale = round(agents * uniform(0, 0.3, generator)) if chance(0.5, generator) else 0
+        loss = uniform(0, 0.3, generator) if chance(0.5, generator) else 0.0
+        leave = uniform(0, 0.1, generator) if chance(0.3, generator) else 0.0
+        return FaultConfig(stale=stale, loss=loss, leave=leave)
 
     def _graph(self, agents: int, generator: torch.Generator) -> GraphConfig:
         if chance(0.45, generator):

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
-from fedsurf.unrolled.local_fit import LocalView, _principal
+from fedsurf.unrolled.local_fit import LocalView
 
 CALIBRATION_ROUNDS = 2
 """How many rounds standardisation takes."""
@@ -49,14 +48,7 @@ class Standards:
 
     def view(self, examples: Examples, classes: int) -> LocalView:
         """Look at examples from each agent's centre, in its units."""
-        x = examples.x
-        real = _real(examples)[:, :, None].to(x.dtype)
-        count = real.sum(1, keepdim=True)
-        centred = (x - self.centre[:, None]) / self.unit[:, None] * real
-        rotated, axes, squares = _principal(centred)
-        labels = functional.one_hot(examples.y, classes).to(x.dtype) * real
-        moments = squares / count[:, 0]
-        return LocalView(rotated, axes, moments, self.centre, self.unit, labels, real, count)
+        return LocalView.of(examples, classes, self.centre, self.unit)
 
 
 def standards(examples: Examples, network: Network) -> Standards:

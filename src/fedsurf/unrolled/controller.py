@@ -5,38 +5,48 @@ differs from the federation. Nothing that they see depends on the order of agent
 features, or on the units of the features.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from fedsurf.unrolled.signals import SIGNALS
 
-SCHEDULE = 5
-"""Numbers that say how far a run is."""
+SCHEDULE = 7
+"""Numbers that say how far a run is, and how long and how wide."""
 CONTEXT = 3
 """Numbers that the round's perceptron hands on to the classes' one."""
+NOBODY = 20
+"""The number of agents that a server hears, where there is none."""
 CLASS_INPUTS = 5
 """Numbers that describe a class at an agent."""
 
-KNOBS = {
+LENGTHS = {
     "newton": -0.7,
     "gradient": -3.0,
     "damping": 0.0,
     "decay": -6.0,
     "floor": -1.5,
     "reach": 1.0,
-    "correction": 0.0,
-    "keep": 0.0,
-    "stay": 0.0,
-    "memory": 0.0,
 }
-"""What is steered in each round, and where it starts; the first four are logarithms."""
+"""The local steps' settings as logarithms, and where they start; `local_fit.Step` explains them."""
+
+MIXING = {"correction": 0.0, "keep": 0.0, "stay": 0.0, "memory": 0.0}
+"""κ, a, b and e, before the hyperbolic tangent that bounds them, and where they start."""
+
+KNOBS = {**LENGTHS, **MIXING}
+"""What is set in each round."""
 
 
-def schedule(step: int, steps: int, like: Tensor) -> Tensor:
-    """Say how far a run is: `[SCHEDULE]`."""
+def schedule(step: int, steps: int, heard: int, like: Tensor) -> Tensor:
+    """Say how far a run is, how long it is, and how many agents a server hears in a round.
+
+    Over a graph `heard` is `NOBODY`; returns `[SCHEDULE]`.
+    """
     after, left = step / 3, (steps - 1 - step) / 3
-    values = [step / max(1, steps - 1) - 0.5, 2.718**-after, 2.718**-left]
-    values += [2.718 ** -(3 * after), 2.718 ** -(3 * left)]
+    values = [step / max(1, steps - 1) - 0.5, math.exp(-after), math.exp(-left)]
+    values += [math.exp(-3 * after), math.exp(-3 * left)]
+    values += [math.log(steps / 20), math.log(heard / NOBODY)]
     return torch.tensor(values, dtype=like.dtype)
 
 
@@ -55,7 +65,7 @@ class Controller(nn.Module):
 
     def __init__(self, width: int, class_width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.round_in = _linear(SCHEDULE + SIGNALS + 1, width, 0.5, generator)
+        self.round_in = _linear(SCHEDULE + SIGNALS, width, 0.5, generator)
         self.round_out = _linear(width, len(KNOBS) + CONTEXT, 0.05, generator)
         self.class_in = _linear(CLASS_INPUTS + CONTEXT, class_width, 0.5, generator)
         self.class_out = _linear(class_width, 2, 0.05, generator)
@@ -63,11 +73,9 @@ class Controller(nn.Module):
             self.round_out.bias[: len(KNOBS)] = torch.tensor(list(KNOBS.values()))
             self.class_out.bias[1] = 0.5
 
-    def knobs(
-        self, when: Tensor, steps: Tensor, signals: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def knobs(self, when: Tensor, signals: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the knobs of a round, each `[agents, 1, 1]`, and the context, `[agents, CONTEXT]`."""
-        context = torch.cat([when, steps]).expand(len(signals), -1)
+        context = when.expand(len(signals), -1)
         values = _perceptron(self.round_in, self.round_out, torch.cat([context, signals], 1))
         named = dict(zip(KNOBS, values[:, : len(KNOBS), None, None].unbind(1), strict=True))
         return named, values[:, len(KNOBS) :]

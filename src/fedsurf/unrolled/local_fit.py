@@ -1,12 +1,11 @@
 """An agent's own view of its examples, and Newton-like steps that fit a softmax head to them.
 
-Each agent centres its examples by its own mean, and rotates them onto the axes of their singular
-value decomposition X = U Σ Qᵀ. There the second moment is diagonal, so that a preconditioned step
-costs no more than a gradient step; with fewer examples than features, which is the rule, everything
-happens in as many dimensions as there are examples. What a head holds outside of these axes no
-example of the agent sees: only the regularisation shrinks it.
+Agents look at their examples from a centre and in units of their own; heads travel in the features'
+raw units, so that these are nobody else's affair. A centre close to the federation's matters all the
+same: seen from its own mean, an agent that holds one class would learn nothing about the features.
 
-Heads travel in the features' raw units. An agent's centre and units are its own affair.
+With fewer examples than features, which is the rule, a step is computed through the Gram matrix of
+the examples, and costs as many numbers as there are examples instead of features.
 """
 
 from dataclasses import dataclass
@@ -16,28 +15,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedsurf.tasks.examples import Examples
-
-RANK_TOLERANCE = 1e-6
-"""Axes whose second moment is below this share of the largest one count as empty."""
+from fedsurf.unrolled.curvature import Curvature
 
 
 @dataclass(frozen=True)
 class LocalView:
-    """Every agent's examples in coordinates of its own.
+    """Every agent's examples, as it sees them.
 
     Attributes
     ----------
-    rotated : Tensor
-        The centred examples on the agent's axes, `[agents, examples, rank]`; padding is zero.
-    axes : Tensor
-        The axes as columns in centred features, `[agents, features, rank]`; empty ones are zero.
-    moments : Tensor
-        The second moment along each axis, (1/m) Σ x², `[agents, rank]`.
-    centre : Tensor
-        The agent's mean, `[agents, features]`.
-    unit : Tensor
-        What one unit of each feature is worth, `[agents, features]`: centred features were divided
-        by it.
+    x : Tensor
+        The examples from the agent's centre, in its units, `[agents, examples, features]`; padding
+        is zero.
+    gram : Tensor
+        Their products X Xᵀ, `[agents, examples, examples]`; without columns where there are no fewer
+        examples than features, and nobody needs it.
+    centre, unit : Tensor
+        The agent's centre and the unit of each feature, raw, `[agents, features]`.
     labels : Tensor
         One-hot labels, zero for padding, `[agents, examples, classes]`.
     real : Tensor
@@ -46,9 +40,8 @@ class LocalView:
         The number of examples, `[agents, 1, 1]`.
     """
 
-    rotated: Tensor
-    axes: Tensor
-    moments: Tensor
+    x: Tensor
+    gram: Tensor
     centre: Tensor
     unit: Tensor
     labels: Tensor
@@ -56,33 +49,48 @@ class LocalView:
     count: Tensor
 
     @staticmethod
-    @torch.no_grad()
-    def of(examples: Examples, classes: int, unit: Tensor | None = None) -> "LocalView":
-        """Look at examples; `unit[agents, features]` is 1 where it is not given."""
+    def of(
+        examples: Examples,
+        classes: int,
+        centre: Tensor | None = None,
+        unit: Tensor | None = None,
+    ) -> "LocalView":
+        """Look at examples, from each agent's own mean and in raw units where nothing else is given."""
         x = examples.x
         real = torch.ones_like(examples.y, dtype=x.dtype)
         if examples.mask is not None:
             real = examples.mask.to(x.dtype)
         real = real[:, :, None]
         count = real.sum(1, keepdim=True)
-        centre = (x * real).sum(1, keepdim=True) / count
-        unit = torch.ones_like(centre[:, 0]) if unit is None else unit
-        centred = (x - centre) * real / unit[:, None]
-        rotated, axes, moments = _principal(centred)
-        return LocalView(
-            rotated,
-            axes,
-            moments / count[:, 0],
-            centre[:, 0],
-            unit,
-            functional.one_hot(examples.y, classes).to(x.dtype) * real,
-            real,
-            count,
-        )
+        centre = ((x * real).sum(1) / count[:, 0]) if centre is None else centre
+        unit = torch.ones_like(centre) if unit is None else unit
+        seen = (x - centre[:, None]) * real / unit[:, None]
+        labels = functional.one_hot(examples.y, classes).to(x.dtype) * real
+        return LocalView(seen, _gram(seen), centre, unit, labels, real, count)
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are more features than examples."""
+        return self.gram.shape[2] > 0
+
+    @property
+    def own_sum(self) -> Tensor:
+        """The sum of each agent's examples, raw, `[agents, features]`."""
+        return self.x.sum(1) * self.unit + self.count[:, 0] * self.centre
+
+    def about(self, centre: Tensor) -> "LocalView":
+        """Return the same examples as seen from other centres, `[agents, features]`."""
+        moved = ((self.centre - centre) / self.unit)[:, None]
+        seen = self.x + moved * self.real
+        return LocalView(seen, _gram(seen), centre, self.unit, self.labels, self.real, self.count)
 
     def of_agents(self, agents: Tensor) -> "LocalView":
         """Return the view of some agents, numbered by `agents`."""
         return LocalView(**{name: value[agents] for name, value in vars(self).items()})
+
+    def sketch(self, directions: Tensor) -> Tensor:
+        """Return Σ x xᵀ Ω of each agent's examples, `[agents, features, k]`."""
+        return self.x.mT @ (self.x @ directions)
 
     def from_raw(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Turn raw heads `[agents, (features + 1) · classes]` into own matrices and biases.
@@ -118,9 +126,10 @@ class Step:
         Multiplies the step of each class.
     offset : Tensor
         Is added to the logits of each class while fitting.
+    bend : Tensor
+        The curvature of the softmax for each class, the mean of p (1 − p) over the federation.
     floor : Tensor
-        What is added to the curvature of the softmax, in units of its largest: a confident fit has
-        none of its own.
+        What is added to it, in units of its start: a confident fit has none of its own.
     reach : Tensor
         How far, about, the logits of the agent's examples may move in a step.
     scale : Tensor
@@ -133,21 +142,29 @@ class Step:
     decay: Tensor
     gate: Tensor
     offset: Tensor
+    bend: Tensor
     floor: Tensor
     reach: Tensor
     scale: Tensor
 
 
 class LocalFit:
-    """A head in an agent's own coordinates, while it is fitted to the agent's examples."""
+    """A head in an agent's own coordinates, while it is fitted to the agent's examples.
 
-    def __init__(self, view: LocalView, weights: Tensor) -> None:
-        self.view = view
+    It is V = αV_0 + D + U E with U the curvature's axes, and D = Xᵀ B where there are more features
+    than examples. Steps change α, D (or B) and E only.
+    """
+
+    def __init__(self, view: LocalView, curvature: Curvature, weights: Tensor) -> None:
+        self.view, self.curvature = view, curvature
         self._first, self.bias = view.from_raw(weights)
-        self._first_inside = view.axes.mT @ self._first
-        self.inside = self._first_inside
-        self.outside = torch.ones_like(self.bias)
-        self.logits = torch.baddbmm(self.bias, view.rotated, self.inside)
+        self._seen = view.x @ curvature.axes
+        self._first_logits = view.x @ self._first
+        self._first_known = curvature.axes.mT @ self._first
+        self.kept = torch.ones_like(self.bias)
+        self.own = torch.zeros_like(self._first_logits if view.wide else self._first)
+        self.known = torch.zeros_like(self._first_known)
+        self.logits = self._first_logits + self.bias
 
     def probabilities(self, offset: Tensor | float = 0.0) -> Tensor:
         """The classes' probabilities at the agent's own examples, zero for padding."""
@@ -156,45 +173,40 @@ class LocalFit:
     def take(self, step: Step) -> None:
         """Take one step against the gradient of the regularised loss on all own examples."""
         view, classes = self.view, self.bias.shape[2]
-        found = self.probabilities(step.offset)
-        residual = (found - view.labels) / view.count
-        spread = (view.real - found.square().sum(2, keepdim=True)).sum(1, keepdim=True)
-        curvature = spread / view.count / max(1, classes - 1) + step.floor / classes
+        residual = (self.probabilities(step.offset) - view.labels) / view.count
+        bend = step.bend + step.floor / classes
         decay = step.decay * step.scale
         damping = step.damping * step.scale / classes + decay
-        slope = torch.baddbmm(decay * self.inside, view.rotated.mT, residual)
-        inverse = step.newton / (curvature * view.moments[:, :, None] + damping)
         plain = classes * step.gradient / step.scale
-        inside = step.gate * (inverse + plain) * slope
-        outside = step.gate * decay * (step.newton / damping + plain) * self.outside
-        length = step.newton / (curvature + step.damping / classes) + classes * step.gradient
+        rest = step.newton / (bend * self.curvature.rest[:, None, None] + damping) + plain
+        leading = step.newton / (bend * self.curvature.values[:, :, None] + damping) + plain
+        fresh = residual if view.wide else view.x.mT @ residual
+        slope = fresh + decay * self.own
+        onto = self._seen if view.wide else self.curvature.axes
+        along = torch.baddbmm(decay * (self.kept * self._first_known + self.known), onto.mT, slope)
+        own = step.gate * rest * slope
+        known = step.gate * (decay * rest * self.known + (leading - rest) * along)
+        kept = step.gate * decay * rest * self.kept
+        length = step.newton / (bend + step.damping / classes) + classes * step.gradient
         bias = step.gate * length * residual.sum(1, keepdim=True)
-        moved = torch.baddbmm(bias, view.rotated, inside) * view.real
+        products = view.gram if view.wide else view.x
+        moved = torch.baddbmm(bias + kept * self._first_logits, products, own)
+        moved = torch.baddbmm(moved, self._seen, known) * view.real
         mean_square = moved.square().sum((1, 2), keepdim=True) / (view.count * classes)
         short = (1 + mean_square / step.reach.square()).rsqrt()
-        self.inside = self.inside - short * inside
-        self.outside = self.outside - short * outside
+        self.own = self.own - short * own
+        self.known = self.known - short * known
+        self.kept = self.kept - short * kept
         self.bias = self.bias - short * bias
         self.logits = self.logits - short * moved
 
     def raw(self) -> Tensor:
         """The head in raw units, `[agents, (features + 1) · classes]`."""
-        moved = self.inside - self.outside * self._first_inside
-        matrix = torch.baddbmm(self.outside * self._first, self.view.axes, moved)
-        return self.view.to_raw(matrix, self.bias)
+        matrix = torch.baddbmm(self.kept * self._first, self.curvature.axes, self.known)
+        own = self.view.x.mT @ self.own if self.view.wide else self.own
+        return self.view.to_raw(matrix + own, self.bias)
 
 
-def _principal(centred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the examples on their principal axes, the axes, and the sums of squares along them."""
-    examples, features = centred.shape[1:]
-    exact = centred.double()
-    if features <= examples:
-        sums, axes = torch.linalg.eigh(exact.mT @ exact)
-    else:
-        sums, left = torch.linalg.eigh(exact @ exact.mT)
-        axes = exact.mT @ (left / sums.clamp(min=torch.finfo(sums.dtype).tiny).sqrt()[:, None])
-    largest = sums.amax(1, keepdim=True).clamp(min=torch.finfo(centred.dtype).tiny)
-    kept = sums > RANK_TOLERANCE * largest
-    axes = torch.where(kept[:, None], axes, 0.0)
-    sums = torch.where(kept, sums, 0.0)
-    return (exact @ axes).to(centred.dtype), axes.to(centred.dtype), sums.to(centred.dtype)
+def _gram(x: Tensor) -> Tensor:
+    agents, examples, features = x.shape
+    return x @ x.mT if features > examples else x.new_empty(agents, examples, 0)

@@ -16,7 +16,7 @@ from fedsurf.unrolled.local_fit import LocalView
 SUMS = 7
 """Numbers that describe an agent's data."""
 PROGRESS = 4
-"""Numbers that describe how its head fits."""
+"""Numbers that describe how its head fits, beside one for each class."""
 SIGNALS = 11
 """Numbers that an agent derives from them."""
 PRIOR = 5.0
@@ -25,22 +25,30 @@ FORGETTING = 0.5
 """How much of what was heard of progress before stays in a round."""
 
 
-def data_sums(view: LocalView) -> Tensor:
+def data_sums(view: LocalView, *, centred: bool) -> Tensor:
     """Sum up each agent's data: `[agents, classes + SUMS]`.
 
     The examples of each class; then the examples, their squared lengths, the degrees of freedom of
     these, the products of pairs of one class, the number of such pairs, the squared products of
     pairs, and the number of pairs.
+
+    Parameters
+    ----------
+    view : LocalView
+        The data.
+    centred : bool
+        Whether the agents' centres are their own means, which costs each a degree of freedom.
     """
-    lengths = view.rotated.square().sum(2)
+    lengths = view.x.square().sum(2)
     per_class = view.labels.sum(1)
-    class_sums = view.labels.mT @ view.rotated
+    class_sums = view.labels.mT @ view.x
     own = lengths.sum(1)
     count = view.count[:, 0, 0]
     same = class_sums.square().sum((1, 2)) - own
     same_pairs = (per_class * (per_class - 1)).sum(1)
-    squares = (view.moments * count[:, None]).square().sum(1) - lengths.square().sum(1)
-    freedom = (count - 1) * view.centre.shape[1]
+    products = view.gram if view.wide else view.x.mT @ view.x
+    squares = products.square().sum((1, 2)) - lengths.square().sum(1)
+    freedom = (count - int(centred)) * view.centre.shape[1]
     scalars = [count, own, freedom, same, same_pairs, squares, count * (count - 1)]
     return torch.cat([per_class, torch.stack(scalars, 1)], 1)
 
@@ -53,6 +61,8 @@ class Heard:
     ----------
     classes : Tensor
         The estimated label distribution of the federation, `[agents, classes]`.
+    bends : Tensor
+        The mean of p (1 − p) of each class, `[agents, classes]`.
     scale : Tensor
         The mean square of a centred feature, `[agents]`.
     examples : Tensor
@@ -62,6 +72,7 @@ class Heard:
     """
 
     classes: Tensor
+    bends: Tensor
     scale: Tensor
     examples: Tensor
     signals: Tensor
@@ -75,7 +86,7 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     sums : Tensor
         `[agents, classes + SUMS]`.
     progress : Tensor
-        `[agents, PROGRESS]`.
+        `[agents, classes + PROGRESS]`.
     features, agents : int
         The number of features and of agents in the federation.
     """
@@ -102,17 +113,19 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     ]
     learned = torch.stack(signals, 1).clamp(-4, 4)
     share = (per_class.clamp(min=0) + 0.1) / (per_class.clamp(min=0) + 0.1).sum(1, keepdim=True)
-    return Heard(share, scale, mean, torch.cat([learned, progress], 1))
+    bends, fit = progress[:, :classes], progress[:, classes:]
+    return Heard(share, bends, scale, mean, torch.cat([learned, fit], 1))
 
 
 def own_progress(
     probabilities: Tensor, fitted: Tensor, view: LocalView, own: Tensor, federation: Tensor
 ) -> Tensor:
-    """Describe how an agent's head fits, `[agents, PROGRESS]`.
+    """Describe how an agent's head fits, `[agents, classes + PROGRESS]`.
 
-    The loss and the accuracy, on its own examples, of what it heard before it fitted it, which is
-    close to what examples that nobody fitted would say; the loss after the first step; and how
-    unusual its labels are. Losses are in units of guessing.
+    The mean of p (1 − p) of each class after the first step; the loss and the accuracy, on its own
+    examples, of what it heard before it fitted it, which is close to what examples that nobody fitted
+    would say; the loss after the first step; and how unusual its labels are. Losses are in units of
+    guessing.
     """
     classes, count = view.labels.shape[2], view.count[:, 0, 0]
     unit = count * max(math.log(classes), 0.5)
@@ -126,4 +139,11 @@ def own_progress(
     hits = (best * view.labels / best.sum(2, keepdim=True)).sum((1, 2)) / count
     unusual = (own * (own.log() - federation.log())).sum(1)
     values = [loss(probabilities) - 0.5, hits - 0.5, loss(fitted) - 0.5, unusual]
-    return torch.stack(values, 1).clamp(-3, 3)
+    bends = (fitted * (view.real - fitted)).sum(1) / count[:, None]
+    return torch.cat([bends, torch.stack(values, 1).clamp(-3, 3)], 1)
+
+
+def no_progress(nodes: int, classes: int, like: Tensor) -> Tensor:
+    """Return what is known of progress before the first round: every class is as likely as any."""
+    bends = like.new_full((nodes, classes), (1 - 1 / classes) / classes)
+    return torch.cat([bends, like.new_zeros(nodes, PROGRESS)], 1)

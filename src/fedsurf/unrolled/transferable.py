@@ -8,14 +8,17 @@ round, every agent
 1. hears what kind of problem the federation has (`signals`), from which a small perceptron sets the
    knobs of the round and another one, class by class, a gate and an offset of the logits by how
    unusual the class is at this agent (`controller`);
-2. takes two Newton-like steps on all its examples, from W to V (`local_fit`);
-3. sends φ = V + κ (W − V_prev), its sums and its progress;
+2. takes two Newton-like steps on all its examples, from W to V (`local_fit`), with the second moment
+   of all agents' features, as far as it knows it (`curvature`);
+3. sends φ = V + κ (W − V_prev), its sums and its progress, and in the first rounds the sum of its
+   examples and its sketch of the second moment;
 4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
 
 With κ = 1 and no memory that is Exact Diffusion with Newton-like steps. Through a server, the agents
-that it calls do 1 to 3 from the server's W, and the server does 4 with the mean of what they send.
-All parameters are shared by agents, classes and features: permuting any of them, rotating the
-features, moving or scaling them permutes, rotates, moves or scales the result.
+that it calls do 1 to 3 from the server's W, and the server does 4 with the mean of what they send;
+what it returns in the end is a running average of its W. All parameters are shared by agents, classes
+and features: permuting agents or classes, moving the features or changing their unit changes nothing
+but the names. Rotating or permuting the features changes the random directions of the sketch only.
 """
 
 from dataclasses import dataclass, replace
@@ -31,22 +34,25 @@ from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
-from fedsurf.unrolled.controller import Controller, schedule
+from fedsurf.unrolled.controller import LENGTHS, MIXING, NOBODY, Controller, schedule
+from fedsurf.unrolled.curvature import Curvature, directions
 from fedsurf.unrolled.local_fit import LocalFit, LocalView, Step
 from fedsurf.unrolled.signals import (
     FORGETTING,
     PRIOR,
-    PROGRESS,
     SUMS,
     Heard,
     data_sums,
     hear,
+    no_progress,
     own_progress,
 )
 
 Scaling = Literal["whole", "features"]
 LOCAL_STEPS = 2
 ROUNDS_OF_A_LAYER = 2
+SHARED_ROUNDS = 4
+CONSTRAINTS = 10
 FEWEST_ROUNDS, MOST_ROUNDS = 1, 200
 
 
@@ -69,17 +75,21 @@ class TransferState(State):
     previous : Tensor
         W one round ago, `[nodes, parameters]`.
     fitted : Tensor
-        V of the round before, `[nodes, parameters]`.
+        V of the round before, `[nodes, parameters]`; through a server, the W that it sends.
     sums, progress : Tensor
         What each node heard of the data and of progress, `[nodes, …]`.
-    own : Tensor
-        Each agent's own sums, `[agents, …]`.
+    moments : Tensor
+        What each node heard of the examples' sum and of the sketch, `[nodes, features · (k + 1)]`.
+    own, own_moments : Tensor
+        Each agent's own contribution to `sums` and to `moments`, `[agents, …]`.
+    view : LocalView
+        Each agent's own view of its examples.
+    curvature : Curvature
+        The second moment as each agent knows it; through a server, as at the last call.
     reports : int
         How many messages a server received so far.
     rounds : int
         Rounds so far.
-    view : LocalView
-        Each agent's own view of its examples.
     standards : Tensor
         What a server tells an agent when it calls it for the first time; empty if nothing.
     told : Tensor
@@ -90,10 +100,13 @@ class TransferState(State):
     fitted: Tensor
     sums: Tensor
     progress: Tensor
+    moments: Tensor
     own: Tensor
+    own_moments: Tensor
+    view: LocalView
+    curvature: Curvature
     reports: int
     rounds: int
-    view: LocalView
     standards: Tensor
     told: Tensor
 
@@ -115,15 +128,20 @@ class Transferable(nn.Module):
         self.graph = Controller(config.width, config.class_width, generator)
         self.server = Controller(config.width, config.class_width, generator)
 
+    @property
+    def constraints(self) -> int:
+        """The number of descending constraints: tenths of the depth, whatever the depth."""
+        return CONSTRAINTS
+
     def on(
-        self, model: Model, rounds: int = 20, scaling: Scaling = "whole"
+        self, model: Model, rounds: int | None = None, scaling: Scaling = "whole"
     ) -> "TransferableAlgorithm":
-        """Return the algorithm that trains `model` in so many rounds."""
+        """Return the algorithm that trains `model` in so many rounds, 20 by default."""
         if not isinstance(model, SoftmaxHead):
             raise TypeError(
                 f"model: got a {type(model).__name__}, but this optimizer trains a SoftmaxHead"
             )
-        return TransferableAlgorithm(self, model, rounds, scaling)
+        return TransferableAlgorithm(self, model, 20 if rounds is None else rounds, scaling)
 
 
 @dataclass(frozen=True)
@@ -190,19 +208,26 @@ class TransferableAlgorithm:
         else:
             view = LocalView.of(task.train, task.classes)
             news = view.centre.new_empty(0)
-        own = data_sums(view)
+        own, own_moments = self._contribution(view, centred=not self.calibration)
         zero = own.new_zeros(network.nodes, self.model.parameters)
-        sums = torch.cat([torch.zeros_like(own[:1]), own]) if network.server else own
+        sums, moments = own, own_moments
+        if network.server:
+            sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
+        progress = no_progress(network.nodes, task.classes, own)
+        heard = self._hear(own, network.agent_rows(progress), network)
         return TransferState(
             zero,
             previous=zero,
             fitted=zero,
             sums=sums,
-            progress=own.new_zeros(network.nodes, PROGRESS),
+            progress=progress,
+            moments=moments,
             own=own,
+            own_moments=own_moments,
+            view=view,
+            curvature=self._curvature(own_moments, own, heard),
             reports=0,
             rounds=self.calibration,
-            view=view,
             standards=news,
             told=told,
         )
@@ -227,83 +252,134 @@ class TransferableAlgorithm:
 
     def _over_graph(self, state: TransferState, network: Network) -> TransferState:
         heard = self._hear(state.sums, state.progress, network)
+        sharing = state.rounds - self.calibration < SHARED_ROUNDS
         knobs, fitted, progress = self._work(
-            self.optimizer.graph, state, state.weights, heard, state.view, state.own
+            self.optimizer.graph,
+            schedule(*self._when(state), NOBODY, state.weights),
+            LocalFit(state.view, state.curvature, state.weights),
+            heard,
         )
-        sent = fitted + knobs["correction"][:, 0].tanh() * (state.weights - state.fitted)
-        if state.rounds == self.calibration:
-            sent = fitted
-        seen = FORGETTING * state.progress + (1 - FORGETTING) * progress
-        parameters = self.model.parameters
-        mixed = network.mix(torch.cat([sent, state.sums, seen], 1))
-        keep, stay, memory = (knobs[name][:, 0].tanh() for name in ("keep", "stay", "memory"))
-        weights = (1 - keep - stay - memory) * mixed[:, :parameters]
+        sent = fitted
+        if state.rounds > self.calibration:
+            sent = fitted + knobs["correction"] * (state.weights - state.fitted)
+        seen = torch.lerp(progress, state.progress, FORGETTING)
+        message = [sent, state.sums, seen] + [state.moments] * sharing
+        mixed = network.mix(torch.cat(message, 1))
+        head, sums, seen, *moments = torch.split(mixed, [part.shape[1] for part in message], 1)
+        keep, stay, memory = (knobs[name] for name in ("keep", "stay", "memory"))
+        weights = (1 - keep - stay - memory) * head
         weights = weights + keep * sent + stay * state.weights + memory * state.previous
-        return replace(
+        state = replace(
             state,
             weights=weights,
             previous=state.weights,
             fitted=fitted,
-            sums=mixed[:, parameters:-PROGRESS],
-            progress=mixed[:, -PROGRESS:],
+            sums=sums,
+            progress=seen,
             rounds=state.rounds + 1,
+        )
+        return self._recentred(state, moments[0], network) if sharing else state
+
+    def _recentred(self, state: TransferState, moments: Tensor, network: Network) -> TransferState:
+        """Look from the centre that was heard of; what one tells of oneself changes with it.
+
+        The averages that are under way change by as much, so that they stay averages of what agents
+        tell (dynamic average consensus).
+        """
+        centre = moments[:, : self.model.features] / state.sums[:, -SUMS, None].clamp(min=1e-6)
+        view = state.view.about(centre)
+        own, own_moments = self._contribution(view, centred=False)
+        sums = state.sums + own - state.own
+        moments = moments + own_moments - state.own_moments
+        heard = self._hear(sums, state.progress, network)
+        return replace(
+            state,
+            sums=sums,
+            moments=moments,
+            own=own,
+            own_moments=own_moments,
+            view=view,
+            curvature=self._curvature(moments, sums, heard),
         )
 
     def _through_server(self, state: TransferState, network: Network) -> TransferState:
         called = network.call()
         if self.calibration:
             network.download(state.standards, called[~state.told[called]])
-        server = torch.cat([state.weights[0], state.sums[0], state.progress[0]])
-        received = network.download(server, called)
-        parameters, own = self.model.parameters, state.own[called]
-        known = received[:, parameters:-PROGRESS] if state.reports else own
-        heard = self._hear(known, received[:, -PROGRESS:], network)
-        view = state.view.of_agents(called)
+        message = [state.fitted[0], state.sums[0], state.progress[0], state.moments[0]]
+        sizes = [len(part) for part in message]
+        received = network.download(torch.cat(message), called)
+        weights, sums, progress, moments = torch.split(received, sizes, 1)
+        view, own, own_moments = state.view.of_agents(called), state.own[called], state.own_moments
+        own_moments = own_moments[called]
+        if state.reports:
+            centre = moments[:, : self.model.features] / sums[:, -SUMS, None].clamp(min=1e-6)
+            view = view.about(centre)
+            own, own_moments = self._contribution(view, centred=False)
+        else:
+            sums, moments = own, own_moments
+        heard = self._hear(sums, progress, network)
+        curvature = self._curvature(moments, sums, heard)
         knobs, fitted, progress = self._work(
-            self.optimizer.server, state, received[:, :parameters], heard, view, own
+            self.optimizer.server,
+            schedule(*self._when(state), len(called), weights),
+            LocalFit(view, curvature, weights),
+            heard,
         )
-        uploaded = network.upload(torch.cat([fitted, own, progress], 1), called)
-        stay, memory = (knobs[name].tanh().mean() for name in ("stay", "memory"))
-        weights = (1 - stay - memory) * uploaded[:, :parameters].mean(0)
-        weights = weights + stay * state.weights[0] + memory * state.previous[0]
+        reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
+        head, sums, progress, moments = torch.split(reply.mean(0), sizes)
+        keep, stay, memory = (knobs[name].mean() for name in ("keep", "stay", "memory"))
+        head = (1 - stay - memory) * head + stay * state.fitted[0] + memory * state.previous[0]
+        average = torch.lerp(head, state.weights[0], keep)
         reports = state.reports + len(called)
         share = len(called) / reports
-        sums = torch.lerp(state.sums[0], uploaded[:, parameters:-PROGRESS].mean(0), share)
         forgetting = FORGETTING if state.reports else 0.0
-        seen = torch.lerp(uploaded[:, -PROGRESS:].mean(0), state.progress[0], forgetting)
         return replace(
             state,
-            weights=weights.expand(network.nodes, -1),
-            previous=state.weights,
-            sums=torch.cat([sums[None], state.sums[1:]]),
-            progress=torch.cat([seen[None], state.progress[1:]]),
+            weights=average.expand(network.nodes, -1),
+            previous=state.fitted,
+            fitted=head.expand(network.nodes, -1),
+            sums=_with_server(state.sums, torch.lerp(state.sums[0], sums, share)),
+            progress=_with_server(
+                state.progress, torch.lerp(progress, state.progress[0], forgetting)
+            ),
+            moments=_with_server(state.moments, torch.lerp(state.moments[0], moments, share)),
+            curvature=curvature,
             reports=reports,
             rounds=state.rounds + 1,
             told=state.told.index_fill(0, called, True),
         )
 
+    def _when(self, state: TransferState) -> tuple[int, int]:
+        """Return the round that follows, counted from 0, and the number of rounds."""
+        return state.rounds - self.calibration, self.rounds - self.calibration
+
     def _hear(self, sums: Tensor, progress: Tensor, network: Network) -> Heard:
         return hear(sums, progress, features=self.model.features, agents=network.agents)
 
+    @torch.no_grad()
+    def _contribution(self, view: LocalView, *, centred: bool) -> tuple[Tensor, Tensor]:
+        """Return what agents tell of their data: sums, and moments."""
+        sketch = view.sketch(directions(self.model.features, view.x.dtype))
+        moments = torch.cat([view.own_sum, sketch.flatten(1)], 1)
+        return data_sums(view, centred=centred), moments
+
+    @torch.no_grad()
+    def _curvature(self, moments: Tensor, sums: Tensor, heard: Heard) -> Curvature:
+        known = directions(self.model.features, moments.dtype)
+        count = sums[:, -SUMS].clamp(min=1e-6)[:, None, None]
+        sketch = moments[:, self.model.features :].reshape(len(moments), *known.shape)
+        return Curvature.of(sketch / count, known, heard.scale)
+
     def _work(
-        self,
-        controller: Controller,
-        state: TransferState,
-        weights: Tensor,
-        heard: Heard,
-        view: LocalView,
-        own: Tensor,
+        self, controller: Controller, when: Tensor, fit: LocalFit, heard: Heard
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Fit the heads to the agents' examples; return the knobs, the heads V and the progress."""
-        classes = self.model.classes
-        rounds = self.rounds - self.calibration
-        depth = torch.tensor([rounds / 20], dtype=weights.dtype).log()
-        when = schedule(state.rounds - self.calibration, rounds, weights)
-        knobs, context = controller.knobs(when, depth, heard.signals)
-        counts, count = own[:, :-SUMS], view.count[:, 0]
+        """Fit the heads to the agents' examples; return the knobs of mixing, V and the progress."""
+        classes, view = self.model.classes, fit.view
+        knobs, context = controller.knobs(when, heard.signals)
+        counts, count = view.labels.sum(1), view.count[:, 0]
         share = (counts + PRIOR * heard.classes) / (count + PRIOR)
         unusual = share.log() - heard.classes.log()
-        fit = LocalFit(view, weights)
         before = fit.probabilities()
         error = classes * (before - view.labels).abs().sum(1) / count
         relative = (count / heard.examples[:, None].clamp(min=0.1)).log().expand_as(share)
@@ -315,23 +391,25 @@ class TransferableAlgorithm:
             relative.clamp(-3, 3),
         ]
         gate, weight = controller.gates(torch.stack(about, 2), context)
+        lengths = {name: _exp(knobs[name]) for name in LENGTHS}
         step = Step(
-            newton=_exp(knobs["newton"]),
-            gradient=_exp(knobs["gradient"]),
-            damping=_exp(knobs["damping"]),
-            decay=_exp(knobs["decay"]),
             gate=gate,
             offset=weight * unusual[:, None],
-            floor=_exp(knobs["floor"]),
-            reach=_exp(knobs["reach"]),
+            bend=heard.bends[:, None],
             scale=heard.scale[:, None, None],
+            **lengths,
         )
         fit.take(step)
         after = fit.probabilities()
         for _ in range(LOCAL_STEPS - 1):
             fit.take(step)
-        return knobs, fit.raw(), own_progress(before, after, view, share, heard.classes)
+        mixing = {name: knobs[name][:, 0].tanh() for name in MIXING}
+        return mixing, fit.raw(), own_progress(before, after, view, share, heard.classes)
 
 
 def _exp(logarithm: Tensor) -> Tensor:
     return logarithm.clamp(-12, 3).exp()
+
+
+def _with_server(values: Tensor, server: Tensor) -> Tensor:
+    return torch.cat([server[None], values[1:]])

@@ -1,0 +1,103 @@
+"""The recipe of the pretrained optimizer: what `fedsurf pretrain` does, from nothing to its weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsurf.configuration import differences, from_dict, to_dict
+from fedsurf.files import CheckpointError, write_tensors
+from fedsurf.pretraining.problems import WideConfig, WideProblems
+from fedsurf.randomness import generator as seeded
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.descent import DescentConfig
+from fedsurf.surf.meta_training import MetaTraining, SurfConfig
+from fedsurf.surf.running import Observer, meta_train
+from fedsurf.unrolled.transferable import Transferable, TransferableConfig
+
+WEIGHTS = "optimizer.safetensors"
+"""What `fedsurf.load` reads, in the run's folder."""
+
+_SURF = SurfConfig(
+    steps=2400,
+    learning_rate=2e-2,
+    final_learning_rate=2e-4,
+    second_moment_decay=0.99,
+    dual_rate=1e-2,
+    penalty=0.1,
+    descent=DescentConfig(
+        epsilon=0.01, gradient_of="average", gradient_examples="all", form="log-ratio"
+    ),
+    loss_on="pooled",
+    relative_loss=True,
+    clip=0.3,
+    skip_above=3.0,
+    weighting="examples",
+    validate_every=300,
+    validation_tasks=60,
+)
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Everything that the pretrained optimizer depends on."""
+
+    optimizer: TransferableConfig = field(default_factory=TransferableConfig)
+    """Its shape."""
+    problems: WideConfig = field(default_factory=WideConfig)
+    """The distribution of problems."""
+    surf: SurfConfig = field(default_factory=lambda: _SURF)
+    """Meta-training."""
+    seed: int = 0
+    """Everything random follows from this."""
+
+
+def pretrain(
+    config: PretrainConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    observers: Sequence[Observer] = (),
+) -> tuple[Transferable, dict[str, Any]]:
+    """Meta-train a transferable optimizer into a folder; return it, and what validation said of it.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        The recipe.
+    path : Path
+        The run's folder. It must be new, unless resuming. In the end it holds `optimizer.safetensors`.
+    resume : bool
+        Go on from the newest state in the folder, to the same bits as without interruption.
+    observers : sequence of Observer
+        Are told what happens.
+    """
+    folder, stored = RunFolder(path), to_dict(config)
+    if folder.is_new():
+        folder.write_config(stored)
+    elif not resume:
+        raise FileExistsError(
+            f"{path}: there is something in this folder already; resume the run, or choose another"
+        )
+    else:
+        _check_same(folder, config)
+    folder.remove_leftovers()
+    optimizer = Transferable(config.optimizer, seeded(config.seed, "parameters"))
+    problems = WideProblems(config.problems, config.seed)
+    training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
+    best = meta_train(training, folder, stored, observers)
+    about = {"optimizer": stored["optimizer"], "recipe": stored, "validation": best["validation"]}
+    write_tensors(path / WEIGHTS, dict(optimizer.named_parameters()), about)
+    return optimizer, best
+
+
+def _check_same(folder: RunFolder, config: PretrainConfig) -> None:
+    try:
+        there = from_dict(PretrainConfig, folder.read_config())
+    except ValueError as error:
+        raise CheckpointError(f"{folder.path}: {error}") from error
+    if there != config:
+        raise ValueError(
+            f"{folder.path}: holds a run with another configuration, which differs in "
+            f"{', '.join(differences(to_dict(there), to_dict(config)))}"
+        )

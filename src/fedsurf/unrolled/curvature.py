@@ -1,0 +1,89 @@
+"""What the federation knows of its features' second moment: a sketch, and the curvature behind it.
+
+A Newton step needs the second moment A of all agents' features, p² numbers; an agent's own examples
+are too few to estimate it. Agents share a sketch instead, Y = A Ω with k random directions Ω that all
+of them know, which averages like everything else. Nyström's approximation Y (Ωᵀ Y)⁻¹ Yᵀ finds the
+leading directions of A in it; the other directions get what is left of its trace, in equal parts.
+
+E. J. Nyström, "Über die praktische Auflösung von Integralgleichungen …", Acta Mathematica 54, 1930;
+J. A. Tropp, A. Yurtsever, M. Udell and V. Cevher, "Fixed-rank approximation of a positive-semidefinite
+matrix from streaming data", NeurIPS 2017.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsurf.randomness import generator as seeded
+
+WIDTH = 16
+"""The number of random directions, where there are more features than that."""
+SHIFT = 1e-5
+"""What is added to the sketch's diagonal, as a share of its trace, so that it can be inverted."""
+
+
+def directions(features: int, dtype: torch.dtype, width: int = WIDTH) -> Tensor:
+    """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
+    if features <= width:
+        return torch.eye(features, dtype=dtype)
+    random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
+    return torch.linalg.qr(random).Q.to(dtype)
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """The second moment as each agent knows it: A ≈ U diag(values) Uᵀ + rest (I − U Uᵀ).
+
+    Attributes
+    ----------
+    axes : Tensor
+        U, `[agents, features, k]`.
+    values : Tensor
+        The second moments along them, `[agents, k]`.
+    rest : Tensor
+        The second moment along every other direction, `[agents]`.
+    """
+
+    axes: Tensor
+    values: Tensor
+    rest: Tensor
+
+    @staticmethod
+    @torch.no_grad()
+    def of(sketch: Tensor, known: Tensor, scale: Tensor) -> "Curvature":
+        """Find the leading directions.
+
+        Parameters
+        ----------
+        sketch : Tensor
+            Y = A Ω of each agent, `[agents, features, k]`.
+        known : Tensor
+            Ω, `[features, k]`.
+        scale : Tensor
+            tr(A) / features of each agent, `[agents]`.
+        """
+        features, width = known.shape
+        y = sketch.double()
+        omega = known.double()
+        trace = (features * scale.double()).clamp(min=1e-30)
+        shift = SHIFT * trace[:, None, None]
+        y = y + shift * omega
+        core = omega.T @ y
+        core = (core + core.mT) / 2
+        values, turn = torch.linalg.eigh(core)
+        values = values.clamp(min=SHIFT / 10 * trace[:, None])
+        half = y @ (turn / values.sqrt()[:, None])
+        squares, turn = torch.linalg.eigh(half.mT @ half)
+        squares = squares.clamp(min=0)
+        kept = squares > 1e-10 * squares.amax(1, keepdim=True).clamp(min=1e-30)
+        axes = half @ (turn / squares.clamp(min=1e-30).sqrt()[:, None])
+        axes = torch.where(kept[:, None], axes, 0.0)
+        found = torch.where(kept, (squares - shift[:, 0]).clamp(min=0), 0.0)
+        left = (trace - found.sum(1)) / max(1, features - width)
+        rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
+        return Curvature(axes.to(sketch.dtype), found.to(sketch.dtype), rest.to(sketch.dtype))
+
+    def of_agents(self, agents: Tensor) -> "Curvature":
+        """Return the curvature as some agents know it, numbered by `agents`."""
+        return Curvature(self.axes[agents], self.values[agents], self.rest[agents])
