@@ -102,6 +102,7 @@ def only_parsing(monkeypatch):
     monkeypatch.setattr(cli, "_train", stop)
     monkeypatch.setattr(cli, "_evaluate", stop)
     monkeypatch.setattr(cli, "Study", stop)
+    monkeypatch.setattr("fedsurf.commands.audit.find", stop)
     monkeypatch.setattr(cli.sources, "catalogue", stop)
     monkeypatch.setattr(cli.sources, "get", stop)
 
