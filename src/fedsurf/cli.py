@@ -18,12 +18,15 @@ from rich.logging import RichHandler
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
 from fedsurf.commands.audit import audit
+from fedsurf.commands.fit import fit, predict
+from fedsurf.commands.pretrain import pretrain
 from fedsurf.configuration import to_dict
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, write_json
 from fedsurf.methods import Method, Settings
 from fedsurf.presets import PRESETS, STUDIES, preset
+from fedsurf.pretrained import NAMES
 from fedsurf.progress import TerminalProgress, opener
 from fedsurf.report import write_report
 from fedsurf.scores import ROUNDS, score
@@ -219,6 +222,8 @@ def compare(
     folder: Path,
     methods: tuple[str, ...] = ("all",),
     runs: tuple[Path, ...] = (),
+    pretrained: tuple[str, ...] = (),
+    depths: tuple[int, ...] = (20,),
     tuned: Path | None = None,
     at: tuple[int, ...] = ROUNDS,
     json: bool = False,
@@ -233,6 +238,8 @@ def compare(
         folder: Gets the results.
         methods: Names of classical methods; all stands for all that run on the network.
         runs: Folders of optimizers that `fedsurf train` made.
+        pretrained: Names of pretrained optimizers (softmax-head), or their .safetensors files.
+        depths: The numbers of rounds that each pretrained optimizer is given.
         tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
         at: After how many rounds accuracy is shown, beside the end.
         json: Print the results as JSON instead of a table.
@@ -247,7 +254,12 @@ def compare(
     else:
         check_tuned_through(tuned, server=server)
         settings = best_settings(read_tuned(tuned))
-    entrants = [Entrant(_label(run, list(runs)), run=run) for run in runs]
+    entrants = [
+        Entrant(_pretrained_label(name, depth), pretrained=name, rounds=depth)
+        for name in dict.fromkeys(pretrained)
+        for depth in dict.fromkeys(depths)
+    ]
+    entrants += [Entrant(_label(run, list(runs)), run=run) for run in runs]
     entrants += [
         Entrant(method.title, method.name, _settings_of(method, settings))
         for method in study.methods(methods)
@@ -272,6 +284,9 @@ def compare(
 
 
 app.command(audit)
+app.command(fit)
+app.command(predict)
+app.command(pretrain)
 
 data = tyro.extras.SubcommandApp()
 app.command(data, name="data", help="List the data sources, or get one.")
@@ -370,6 +385,12 @@ def _evaluate(
 def _label(run: Path, runs: list[Path]) -> str:
     """Name a run in a figure: by its folder's name, or by the whole path where that is ambiguous."""
     return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
+
+
+def _pretrained_label(name: str, depth: int) -> str:
+    """Name a pretrained optimizer in a table: the shipped one plainly, others by their folder."""
+    which = "" if name in NAMES else f" ({Path(name).parent.name})"
+    return f"SURF-T{which}, {depth} rounds"
 
 
 def main() -> None:

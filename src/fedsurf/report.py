@@ -36,6 +36,7 @@ def write_report(
                 "method": entrant.method,
                 "settings": dict(entrant.settings),
                 "run": None if entrant.run is None else str(entrant.run),
+                "pretrained": entrant.pretrained,
                 **score.to_dict(),
             }
             for entrant, score in zip(entrants, scores, strict=True)

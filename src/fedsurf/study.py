@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsurf import pretrained
 from fedsurf.algorithms import Algorithm, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.configuration import differences, to_dict
@@ -73,12 +74,18 @@ class Entrant:
         Its settings.
     run : Path or None
         The folder of a trained optimizer.
+    pretrained : str or None
+        The name or the file of a pretrained optimizer.
+    rounds : int or None
+        How many rounds a pretrained optimizer is given; 20 where None.
     """
 
     label: str
     method: str | None = None
     settings: Settings = field(default_factory=dict)
     run: Path | None = None
+    pretrained: str | None = None
+    rounds: int | None = None
 
 
 class Study:
@@ -191,7 +198,7 @@ class Study:
         parts = []
         for seed in self.config.seeds:
             algorithm, network, steps = self._prepare(entrant, seed)
-            record = None if entrant.run is not None else recorded_steps(steps)
+            record = None if entrant.method is None else recorded_steps(steps)
             parts.append(
                 run_all(
                     algorithm,
@@ -241,8 +248,13 @@ class Study:
             shift = experiment.config.network.shift
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
+        if entrant.pretrained is not None:
+            unrolled = pretrained.load(entrant.pretrained).on(self.model, entrant.rounds)
+            return unrolled, self.network(seed), unrolled.steps
         if entrant.method is None:
-            raise ValueError(f"entrant: got {entrant.label!r} with neither a method nor a run")
+            raise ValueError(
+                f"entrant: got {entrant.label!r} with neither a method nor a trained optimizer"
+            )
         method = method_named(entrant.method)
         settings = with_batches_that_fit(entrant.settings, self.test_tasks(seed))
         algorithm = method.make(self.model, self.start, settings)
@@ -276,6 +288,8 @@ class Study:
         return {"study": study, "version": VERSION, "entrant": entrant}
 
     def _identity(self, entrant: Entrant) -> Any:
+        if entrant.pretrained is not None:
+            return {"pretrained": pretrained.digest(entrant.pretrained), "rounds": entrant.rounds}
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}
         folder = RunFolder(entrant.run)

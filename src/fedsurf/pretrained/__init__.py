@@ -4,6 +4,8 @@ optimizer = fedsurf.load()                        # meta-trained; see its card
 algorithm = optimizer.on(model, rounds=20)        # trains this head on any task
 """
 
+import hashlib
+from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -25,34 +27,40 @@ def load(name: str | Path = "softmax-head") -> Transferable:
     name : str or Path
         The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain` wrote.
     """
+    with _file(name) as path:
+        metadata = read_metadata(path)
+        try:
+            config = from_dict(TransferableConfig, metadata["optimizer"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path}: does not hold a transferable optimizer ({error})"
+            ) from error
+        optimizer = Transferable(config, generator(0, "parameters"))
+        read_tensors(path, dict(optimizer.named_parameters()))
+    return optimizer.requires_grad_(False)
+
+
+def card(name: str | Path = "softmax-head") -> dict[str, Any]:
+    """Return what is known of an optimizer: its recipe, its validation, and results."""
+    with _file(name) as path:
+        return read_metadata(path)
+
+
+def digest(name: str | Path = "softmax-head") -> str:
+    """Return a checksum of an optimizer's file: other weights have another one."""
+    with _file(name) as path, path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _file(name: str | Path) -> AbstractContextManager[Path]:
     if isinstance(name, str) and name in NAMES:
-        with as_file(files(__name__) / f"{name}.safetensors") as path:
-            return _read(path)
+        return as_file(files(__name__) / f"{name}.safetensors")
     path = Path(name)
     if path.suffix != ".safetensors":
         raise ValueError(
             f"name: got {str(name)!r}, but it must be one of {', '.join(NAMES)}, "
             "or the path of a .safetensors file"
         )
-    return _read(path)
-
-
-def card(name: str | Path = "softmax-head") -> dict[str, Any]:
-    """Return what is known of an optimizer: data, recipe, seeds, results, limits."""
-    if isinstance(name, str) and name in NAMES:
-        with as_file(files(__name__) / f"{name}.safetensors") as path:
-            return read_metadata(path)
-    return read_metadata(Path(name))
-
-
-def _read(path: Path) -> Transferable:
-    metadata = read_metadata(path)
-    try:
-        config = from_dict(TransferableConfig, metadata["optimizer"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: does not hold a transferable optimizer ({error})"
-        ) from error
-    optimizer = Transferable(config, generator(0, "parameters"))
-    read_tensors(path, dict(optimizer.named_parameters()))
-    return optimizer.requires_grad_(False)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file")
+    return nullcontext(path)

@@ -28,7 +28,8 @@ def directions(features: int, dtype: torch.dtype, width: int = WIDTH) -> Tensor:
     if features <= width:
         return torch.eye(features, dtype=dtype)
     random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
-    return torch.linalg.qr(random).Q.to(dtype)
+    basis: Tensor = torch.linalg.qr(random).Q
+    return basis.to(dtype)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""`fedsurf pretrain`: make the weights of the shipped optimizer again, from nothing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig
+from fedsurf.pretraining.recipe import pretrain as run_pretraining
+from fedsurf.progress import TerminalProgress
+
+
+def pretrain(
+    folder: Path,
+    config: Annotated[PretrainConfig, tyro.conf.arg(name="")] = PretrainConfig(),  # noqa: B008
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Meta-train the transferable optimizer that `fedsurf.load` returns.
+
+    Takes one core, no download, and with the default recipe the time that the card of the shipped
+    optimizer tells. `fedsurf.load("FOLDER/optimizer.safetensors")` returns the result, and
+    `fedsurf compare STUDY --pretrained FOLDER/optimizer.safetensors` compares it.
+
+    Args:
+        folder: The run's folder; it must be new, unless resuming.
+        config: The recipe.
+        resume: Go on with an interrupted run in this folder, to the same bits as without the
+            interruption. The recipe must be the same.
+        json: Print the result as JSON.
+    """
+    limit_threads(0)
+    with TerminalProgress(err) as bar:
+        _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
+    validation, file = best["validation"], folder / WEIGHTS
+    if json:
+        print_json({"file": str(file), "rule": best["rule"], "validation": validation})
+        return
+    out.print(
+        f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
+        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    out.print(f"Next: fedsurf audit {file}", highlight=False, soft_wrap=True)
