@@ -40,7 +40,7 @@ from fedsurf.unrolled import Transferable
 from fedsurf.verdict import Verdict, judge
 
 STALE = 0.1
-"""Share of the agents that are stale, as in the paper's largest test of asynchrony."""
+"""Share of the agents that are stale."""
 TUNING_TASKS = 3
 """Validation tasks that choose the penalty of centralised training."""
 
