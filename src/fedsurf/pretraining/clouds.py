@@ -12,6 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+LARGEST_HEAD = 2500
+"""Numbers of the largest head among generated problems: larger ones take long and teach no more."""
+
 
 class Cloud(Protocol):
     """Draws examples of a problem's classes."""
@@ -89,7 +92,8 @@ class RealCloud:
         for _ in range(bits):
             direction = torch.randn(features, generator=generator)
             members = [part for own in members for part in _halves(own, x[own] @ direction)]
-        order = torch.randperm(len(members), generator=generator)[:50].tolist()
+        most = min(50, LARGEST_HEAD // features)
+        order = torch.randperm(len(members), generator=generator)[:most].tolist()
         power = uniform(-0.6, 0.6, generator) if chance(0.5, generator) else 0.0
         spread = x.square().mean(0).clamp(min=1e-8).sqrt()
         return RealCloud(x, [members[place] for place in order], spread**power)
@@ -192,7 +196,7 @@ class BackboneCloud:
         """Draw a family of classes, its difficulty included."""
         classes = round(log_uniform(2, 60, generator))
         latent = round(log_uniform(6, 80, generator))
-        features = round(log_uniform(4, 160, generator))
+        features = min(round(log_uniform(4, 160, generator)), max(4, LARGEST_HEAD // classes))
         groups = max(1, round(classes / log_uniform(1, 8, generator)))
         spectrum = (1 + torch.arange(latent)) ** -uniform(0, 1.0, generator)
         centres = torch.randn(groups, latent, generator=generator)

@@ -106,8 +106,8 @@ class WideProblems:
         return RealCloud.of(views[chosen], labels, generator)
 
     def _task(self, cloud: Cloud, generator: torch.Generator) -> Task:
-        agents = round(log_uniform(10, self.config.most_agents, generator))
-        if chance(0.4, generator):
+        agents = round(log_uniform(10, 0.6 * self.config.most_agents, generator))
+        if chance(0.25, generator):
             agents = self.config.most_agents
         most = min(100, self.config.most_examples // agents)
         examples = round(log_uniform(2, most, generator))

@@ -19,7 +19,7 @@ WEIGHTS = "optimizer.safetensors"
 """What `fedsurf.load` reads, in the run's folder."""
 
 _SURF = SurfConfig(
-    steps=2400,
+    steps=1500,
     learning_rate=2e-2,
     final_learning_rate=2e-4,
     second_moment_decay=0.99,
@@ -33,8 +33,8 @@ _SURF = SurfConfig(
     clip=0.3,
     skip_above=3.0,
     weighting="examples",
-    validate_every=300,
-    validation_tasks=60,
+    validate_every=250,
+    validation_tasks=40,
 )
 
 

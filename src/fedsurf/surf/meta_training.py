@@ -252,7 +252,7 @@ class MetaTraining:
             choice = seeded(self.seed, "loss", number)
             test = test.draw(config.loss_examples, choice, "loss_examples")
         loss = self._loss(algorithm.model, weights, problem, test)
-        outlier = config.skip_above is not None and not float(loss) <= config.skip_above
+        outlier = config.skip_above is not None and not float(loss.detach()) <= config.skip_above
         if not loss.isfinite() and not outlier:
             raise DivergedError(
                 f"meta-training diverged: the loss of step {number} is {loss.item()}; "
