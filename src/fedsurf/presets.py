@@ -126,6 +126,7 @@ _DIGITS = StudyConfig(
     validation_share=0.5,
 )
 _FASHION = StudyConfig(data=_DEMO.data, network=_METROPOLIS)
+_MNIST = replace(_FASHION, data=FeatureConfig(source="mnist", backbone="pca", components=32))
 _CIFAR = StudyConfig(
     data=FeatureConfig(source="cifar10", backbone="efficientnet-lite0", components=64),
     network=_METROPOLIS,
@@ -155,6 +156,13 @@ STUDIES: dict[str, StudyPreset] = {
     "digits-star": StudyPreset(
         "Digits, 30 agents and a server, to which 10 of them report in a round.",
         replace(_DIGITS, network=_STAR),
+    ),
+    "mnist": StudyPreset(
+        "MNIST, 32 PCA features, 100 agents on a 3-regular graph, class-imbalanced tasks.", _MNIST
+    ),
+    "mnist-star": StudyPreset(
+        "MNIST, 32 PCA features, 100 agents and a server, to which 10 of them report in a round.",
+        replace(_MNIST, network=_STAR),
     ),
     "demo": StudyPreset(
         "Embedded Fashion-MNIST, 100 agents on a 3-regular graph, class-imbalanced tasks.", _FASHION
