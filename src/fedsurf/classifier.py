@@ -80,6 +80,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         With two classes there are two rows, too.
     agents_ : ndarray
         The ids of the agents.
+    owner_ : ndarray
+        Whose each training example was, as a place in `agents_`.
     agent_coef_, agent_intercept_ : ndarray
         Each agent's own head, `[agents, classes, features]` and `[agents, classes]`, in their order.
     graph_ : networkx.Graph or None
@@ -152,7 +154,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network.reset(generator(seed, "network"))
         examples = examples_of(x, labels, owner, len(ids))
         heads = self._train(examples, network, generator(seed, "steps"), on_layer)
-        self.agents_ = ids
+        self.agents_, self.owner_ = ids, owner
         self.agent_coef_ = heads[:, :, :-1]
         self.agent_intercept_ = heads[:, :, -1]
         self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]

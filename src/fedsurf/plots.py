@@ -1,6 +1,6 @@
 """Figures from trajectories."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,32 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
             right.set_xscale("log")
         right.set_xlabel("floats per agent")
         figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    return figure
+
+
+def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Figure:
+    """Draw how a classifier's accuracy grew by round, beside that of agents alone and of one place."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(5.4, 3.4), layout="constrained")
+        axis = figure.subplots()
+        rounds = [row["rounds"] for row in trajectory]
+        curves = [("training examples", "accuracy")]
+        if result["test_accuracy"] is not None:
+            curves.append(("test examples", "test_accuracy"))
+            for style, name, key in (
+                (":", "test, all data in one place", "centralised"),
+                ("--", "test, every agent alone", "alone"),
+            ):
+                axis.axhline(100 * result[key], color="black", ls=style, linewidth=1, label=name)
+        for colour, (name, key) in zip(COLOURS, curves, strict=False):
+            values = [100 * row[key] for row in trajectory]
+            axis.plot(rounds, values, color=colour, label=name, marker="o", markersize=3)
+        axis.set_xlim(0, max(1, rounds[-1]))
+        axis.set_ylim(0, 101)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_xlabel("communication rounds")
+        axis.set_ylabel("accuracy (%)")
+        axis.legend(loc="lower right")
     return figure
 
 

@@ -1,0 +1,144 @@
+"""Columns by name, from .csv and .parquet files: read as they are, then made numbers or labels."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def kind_of(path: Path) -> str:
+    """Return .csv, .parquet or .npz, by the file's name."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".parquet", ".npz"):
+        raise ValueError(
+            f"data: got {str(path)!r}, but it must be a .csv, .parquet or .npz file by its name"
+        )
+    return kind
+
+
+def read_columns(path: Path) -> dict[str, Array]:
+    """Read all columns of a .csv or .parquet file, as they are: text, or the file's own types."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    columns = _read_parquet(path) if kind_of(path) == ".parquet" else _read_csv(path)
+    if not columns or not len(next(iter(columns.values()))):
+        raise ValueError(f"{path}: got {len(columns)} columns and no rows, but there must be some")
+    return columns
+
+
+def numbers_of(path: Path, name: str, values: Array) -> Array:
+    """Turn a column into float64 numbers, or say which row is none."""
+    _check_complete(path, name, values)
+    try:
+        numbers: Array = values.astype(np.float64)
+    except (ValueError, TypeError):
+        for row, value in enumerate(values.tolist()):
+            if not _is_number(value):
+                raise ValueError(
+                    f"{path}: column {name!r}: got {value!r} (row {row + 1}), but features must be "
+                    "numbers; is it the label, the agent, or a column to drop?"
+                ) from None
+        raise
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if wrong.size:
+        raise ValueError(
+            f"{path}: column {name!r}: got {values[wrong[0]]} (row {wrong[0] + 1}), "
+            "but features must be finite numbers"
+        )
+    return numbers
+
+
+def labels_of(path: Path, name: str, values: Array) -> Array:
+    """Turn a column into labels: whole numbers if all of them are, or else text."""
+    _check_complete(path, name, values)
+    if values.dtype.kind in "iub":
+        return values
+    if values.dtype.kind == "f" and (values == np.floor(values)).all():
+        return values.astype(np.int64)
+    text = np.array([str(value) for value in values.tolist()])
+    try:
+        whole: Array = text.astype(np.int64)
+    except (ValueError, OverflowError):
+        return text
+    # "007" and "7" are different labels, as text.
+    return whole if (whole.astype(text.dtype) == text).all() else text
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Join names for a message, the first ten of them."""
+    every = [str(name) for name in names]
+    more = f" and {len(every) - 10} more" if len(every) > 10 else ""
+    return (", ".join(every[:10]) or "(none)") + more
+
+
+def _read_csv(path: Path) -> dict[str, Array]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        try:
+            names = [name.strip() for name in next(reader, [])]
+            rows = [row for row in reader if row]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{path}: damaged, or not CSV in UTF-8 (line {reader.line_num}: {error})"
+            ) from error
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"{path}: got several columns called {listed(twice)}, but the first line must name each "
+            "column once"
+        )
+    for number, row in enumerate(rows):
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path}: got {len(row)} values in row {number + 1}, "
+                f"but the first line names {len(names)} columns"
+            )
+    values = zip(*rows, strict=True) if rows else ([] for _ in names)
+    return {
+        name: np.array([value.strip() for value in column], dtype=object)
+        for name, column in zip(names, values, strict=True)
+    }
+
+
+def _read_parquet(path: Path) -> dict[str, Array]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: reading .parquet takes pyarrow: pip install 'fedsurf[parquet]'"
+        ) from error
+    try:
+        table = parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: damaged, or not a .parquet file ({error})") from error
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pyarrow.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        columns[name] = column.to_numpy()
+    return columns
+
+
+def _check_complete(path: Path, name: str, values: Array) -> None:
+    if values.dtype.kind not in "Of":
+        return
+    for row, value in enumerate(values.tolist()):
+        # A NaN is unlike itself.
+        if value is None or value != value or value == "":
+            raise ValueError(
+                f"{path}: column {name!r}: got no value in row {row + 1}, but each row needs one"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

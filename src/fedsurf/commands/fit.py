@@ -1,0 +1,275 @@
+"""`fedsurf fit` and `fedsurf predict`: a classifier from a file, and labels from a classifier."""
+
+import csv
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+import tyro
+from rich import box
+from rich.table import Table
+
+from fedsurf import plots
+from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
+from fedsurf.classifier import FederatedClassifier
+from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.files import replacing, write_json
+from fedsurf.heads import FILE, Head
+from fedsurf.network import GraphKind
+from fedsurf.progress import opener
+from fedsurf.tables_io import Labelled, read_features, read_labelled
+from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
+from fedsurf.unrolled.transferable import ROUNDS_OF_A_LAYER
+
+
+def fit(
+    data: tyro.conf.Positional[Path],
+    folder: Path,
+    label: str | None = None,
+    agent: str | None = None,
+    drop: tuple[str, ...] = (),
+    agents: int | None = None,
+    graph: GraphKind = "regular",
+    degree: int = 3,
+    probability: float | None = None,
+    reporting: int | None = None,
+    rounds: int = 20,
+    standardize: bool = True,
+    test_share: float = 0.2,
+    optimizer: str = "softmax-head",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Train a classifier on your data, as agents would who do not share it.
+
+    Shows accuracy by round, beside that of every agent alone and of all data in one place. Writes
+    head.safetensors (for `fedsurf predict`), linear.safetensors (the state dict of an nn.Linear),
+    trajectory.csv, config.json and figure.png into the folder.
+
+    Args:
+        data: A .csv file whose first line names the columns, a .parquet file, or an .npz file with
+            the arrays x and y, or train_x, train_y, test_x and test_y, and perhaps agents.
+        folder: Where the files go: new, or of an earlier `fedsurf fit`.
+        label: The column of labels; by default the one called label, y or target, or else the last.
+        agent: The column (or array) that says whose each row is; by default the one called agent or
+            agents. Without any, rows are dealt to agents at random.
+        drop: Columns that are no features.
+        agents: How many agents rows are dealt to; by default 10, fewer if the rows are few.
+        graph: Who talks to whom; star is through a server.
+        degree: Neighbours of each agent (regular, small-world).
+        probability: Chance of a link (erdos-renyi), or of rewiring one (small-world).
+        reporting: How many agents the server calls in a round (star).
+        rounds: Rounds of communication in all.
+        standardize: Standardise the features, by two of the rounds.
+        test_share: The share of each class that is held out to judge by; 0 for none. An .npz file
+            with test_x is divided already.
+        optimizer: The pretrained optimizer: its name, or a .safetensors file.
+        seed: Deals the rows, draws the graph and whom a server calls.
+        json: Print the numbers as JSON instead of a table.
+    """
+    limit_threads(0)
+    _check_folder(folder)
+    labelled = read_labelled(data, label=label, agent=agent, drop=drop, test_share=test_share)
+    if agents is not None and labelled.agents is not None:
+        raise ValueError(
+            f"agents: got {agents}, but {data} says whose each row is; drop that column first"
+        )
+    if len(np.unique(labelled.y)) < 2:
+        raise ValueError(
+            f"{data}: label {labelled.label or 'y'!r}: got one class only ({labelled.y[0]}), "
+            "but there must be at least two"
+        )
+    settings: dict[str, Any] = {
+        "optimizer": optimizer,
+        "n_agents": agents,
+        "graph": graph,
+        "degree": degree,
+        "probability": probability,
+        "reporting": reporting,
+        "rounds": rounds,
+        "standardize": standardize,
+        "random_state": seed,
+    }
+    model = FederatedClassifier(**settings)
+    spent = CALIBRATION_ROUNDS if standardize else 0
+    with opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance:
+        model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
+    trajectory = rows_of(model, labelled)
+    result = {
+        "agents": len(model.agents_),
+        "examples": len(labelled.y),
+        "test_examples": len(labelled.test_y),
+        "features": model.n_features_in_,
+        "classes": model.classes_.tolist(),
+        "rounds": model.n_rounds_,
+        "floats": model.floats_,
+        "accuracy": trajectory[-1]["accuracy"],
+        **judged(model, labelled),
+    }
+    config = {
+        "data": data.name,
+        "label": labelled.label,
+        "agent": agent,
+        "drop": list(drop),
+        "test_share": test_share,
+        **settings,
+    }
+    head = Head(
+        model.coef_,
+        model.intercept_,
+        model.classes_.tolist(),
+        None if labelled.features is None else list(labelled.features),
+        labelled.label,
+        config,
+    )
+    with replacing(folder / "trajectory.csv") as temporary, temporary.open("w", newline="") as file:
+        _write_rows(file, trajectory)
+    plots.save(plots.fit_figure(trajectory, result), folder / "figure.png")
+    write_json(folder / "config.json", {**config, "result": result})
+    head.write(folder)
+    if json:
+        print_json({"folder": str(folder), **result, "trajectory": trajectory})
+        return
+    out.print(rounds_table(trajectory, result))
+    if len(labelled.test_y):
+        out.print(accuracy_table(result))
+    out.print(f"Next: fedsurf predict {folder} {data}", highlight=False, soft_wrap=True)
+
+
+def predict(
+    model: tyro.conf.Positional[Path],
+    data: tyro.conf.Positional[Path],
+    file: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Label data with a classifier that `fedsurf fit` trained.
+
+    Writes a table with the label of each row and the probability of each class; if the data have
+    labels, says how many are right.
+
+    Args:
+        model: The folder of `fedsurf fit`, or its head.safetensors.
+        data: A .csv or .parquet file with columns of the same names, in any order, or an .npz file
+            with the array x.
+        file: Write the table into this .csv file; by default it goes to standard output.
+        json: Print JSON instead.
+    """
+    head = Head.read(model)
+    x, y = read_features(data, head.features, head.weight.shape[1], head.label)
+    chances = head.probabilities(x)
+    labels = [head.classes[place] for place in chances.argmax(1)]
+    accuracy = None
+    if y is not None:
+        hits = [str(one) == str(other) for one, other in zip(labels, y.tolist(), strict=True)]
+        accuracy = float(np.mean(hits))
+    names = [f"probability_{name}" for name in head.classes]
+    rows = (
+        {"label": label, **{name: f"{one:.6g}" for name, one in zip(names, chance, strict=True)}}
+        for label, chance in zip(labels, chances.tolist(), strict=True)
+    )
+    if file is not None:
+        with replacing(file) as temporary, temporary.open("w", newline="") as target:
+            _write_rows(target, rows)
+    if json:
+        summary = {"examples": len(labels), "accuracy": accuracy, "classes": head.classes}
+        table = {"labels": labels, "probabilities": chances.tolist()}
+        print_json({**summary, **({"file": str(file)} if file else table)})
+        return
+    if file is None:
+        _write_rows(sys.stdout, rows)
+    said = "" if accuracy is None else f", {100 * accuracy:.1f} % of them right"
+    where = "" if file is None else f"; they are in {file}"
+    err.print(f"{len(labels)} labels{said}{where}", highlight=False, soft_wrap=True)
+
+
+def rows_of(model: FederatedClassifier, labelled: Labelled) -> list[dict[str, float | None]]:
+    """Return what was seen after every layer, with the accuracy on what was held out."""
+    seen = {name: values.tolist() for name, values in model.trajectory_.items()}
+    tests: list[float | None] = [None] * len(seen["rounds"])
+    if len(labelled.test_y):
+        staged = model.staged_predict(labelled.test_x)
+        tests = [float(np.mean(found == labelled.test_y)) for found in staged]
+    columns = {**seen, "test_accuracy": tests}
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def judged(model: FederatedClassifier, labelled: Labelled) -> dict[str, float | None]:
+    """Return accuracies on what was held out: of the agents together, alone, and of one place."""
+    names = ("test_accuracy", "agents_test_accuracy", "alone", "centralised")
+    x, y, test_x, test_y = labelled.x, labelled.y, labelled.test_x, labelled.test_y
+    if not len(test_y):
+        return dict.fromkeys(names)
+    heads = np.concatenate([model.agent_coef_, model.agent_intercept_[:, :, None]], 2)
+    found = (
+        float(model.score(test_x, test_y)),
+        heads_accuracy(torch.tensor(heads), model.classes_, test_x, test_y),
+        alone_accuracy(x, y, model.owner_, test_x, test_y),
+        centralised_accuracy(x, y, test_x, test_y),
+    )
+    return dict(zip(names, found, strict=True))
+
+
+def rounds_table(trajectory: list[dict[str, Any]], result: Mapping[str, Any]) -> Table:
+    """Show accuracy by round."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=(
+            f"{result['agents']} agents, {result['examples']} training examples, "
+            f"{result['features']} features, {len(result['classes'])} classes"
+        ),
+        caption="the average of the agents' heads, on all training and on all test examples",
+    )
+    for heading in ("rounds", "floats per agent", "loss", "training %", "test %", "disagreement"):
+        table.add_column(heading, justify="right")
+    for row in trajectory:
+        table.add_row(
+            str(row["rounds"]),
+            f"{row['floats'] / result['agents']:,.0f}",
+            f"{row['loss']:.3f}",
+            _percent(row["accuracy"]),
+            _percent(row["test_accuracy"]),
+            f"{row['disagreement']:.3g}",
+        )
+    return table
+
+
+def accuracy_table(result: Mapping[str, Any]) -> Table:
+    """Show what federation bought, on what was held out."""
+    table = Table(box=box.SIMPLE_HEAD, title=f"On {result['test_examples']} test examples")
+    table.add_column("trained by")
+    table.add_column("test %", justify="right")
+    for name, key in (
+        ("every agent alone, average", "alone"),
+        ("the agents together, average of each one's head", "agents_test_accuracy"),
+        ("the agents together, consensus", "test_accuracy"),
+        ("all data in one place (scikit-learn)", "centralised"),
+    ):
+        table.add_row(name, _percent(result[key]))
+    return table
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder: got {str(folder)!r}, which is a file, but it must be a folder")
+    if folder.exists() and any(folder.iterdir()) and not (folder / FILE).exists():
+        raise ValueError(
+            f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "
+            "earlier `fedsurf fit`"
+        )
+
+
+def _write_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    for number, row in enumerate(rows):
+        if number == 0:
+            writer.writerow(row)
+        writer.writerow(row.values())
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"

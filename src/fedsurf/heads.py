@@ -1,0 +1,75 @@
+"""A trained head as files: one of fedsurf, which knows its classes, and one of plain PyTorch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+
+Array = NDArray[Any]
+
+FILE, LINEAR = "head.safetensors", "linear.safetensors"
+"""What the files are called: fedsurf's own, and the state dict of an `nn.Linear`."""
+_FIELDS = {"classes", "features", "label", "config"}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear classifier of raw features.
+
+    Attributes
+    ----------
+    weight, bias : Array
+        `[classes, features]` and `[classes]`.
+    classes : list
+        The labels, in the order of the rows: numbers or text.
+    features : list of str or None
+        The names of the features, in the order of the columns, if they have any.
+    label : str or None
+        What the label was called, if it had a name.
+    config : dict
+        How it was trained.
+    """
+
+    weight: Array
+    bias: Array
+    classes: list[Any]
+    features: list[str] | None
+    label: str | None
+    config: dict[str, Any]
+
+    def probabilities(self, x: Array) -> Array:
+        """Return the probability of every class for `x[rows, features]`."""
+        found: Array = softmax(x @ self.weight.T + self.bias, axis=1)
+        return found
+
+    def write(self, folder: Path) -> None:
+        """Write both files into a folder: the state dict in float32, as PyTorch's layers are."""
+        weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
+        plain = {"weight": weight.float(), "bias": bias.float()}
+        metadata = {name: getattr(self, name) for name in sorted(_FIELDS)}
+        write_tensors(folder / LINEAR, plain, {"classes": self.classes})
+        write_tensors(folder / FILE, {"weight": weight, "bias": bias}, metadata)
+
+    @staticmethod
+    def read(path: Path) -> "Head":
+        """Read a head from its file, or from the folder that holds it."""
+        path = path / FILE if path.is_dir() else path
+        metadata, tensors = read_metadata(path), read_new_tensors(path)
+        if set(metadata) != _FIELDS or set(tensors) != {"weight", "bias"}:
+            raise CheckpointError(f"{path}: does not hold a head that `fedsurf fit` wrote")
+        weight, bias = tensors["weight"].numpy(), tensors["bias"].numpy()
+        rows = len(metadata["classes"])
+        if weight.ndim != 2 or len(weight) != rows or bias.shape != (rows,):
+            raise CheckpointError(
+                f"{path}: weight has shape {list(weight.shape)} and bias {list(bias.shape)}, "
+                f"but there are {rows} classes"
+            )
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise CheckpointError(f"{path}: damaged, it holds a weight that is no number")
+        return Head(weight, bias, **metadata)

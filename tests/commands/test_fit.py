@@ -1,0 +1,414 @@
+"""`fedsurf fit` and `fedsurf predict` as a user types them: files in, files out, errors that help."""
+
+import csv
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from fedsurf import baselines
+from fedsurf.classifier import FederatedClassifier
+from fedsurf.cli import run
+from fedsurf.heads import Head
+from fedsurf.tables_io import read_labelled
+
+FILES = {"head.safetensors", "linear.safetensors", "figure.png", "trajectory.csv", "config.json"}
+NAMES = ("sepal length", "sepal width", "petal length", "petal width")
+needs_pyarrow = pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None, reason="takes the extra parquet"
+)
+
+
+def rows():
+    """Iris by the names of its kinds, in a mixed order, with the greenhouse of each flower."""
+    data = load_iris()
+    order = np.random.default_rng(0).permutation(150)
+    return [
+        {
+            **dict(zip(NAMES, data.data[number].tolist(), strict=True)),
+            "greenhouse": f"house {place % 7}",
+            "kind": str(data.target_names[data.target[number]]),
+        }
+        for place, number in enumerate(order)
+    ]
+
+
+def write(path, table, columns=None):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns or list(table[0]), extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(table)
+    return path
+
+
+def read(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def iris(tmp_path):
+    return write(tmp_path / "iris.csv", rows())
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A folder that `fedsurf fit` made, and its data."""
+    place = tmp_path_factory.mktemp("fit")
+    data = write(place / "iris.csv", rows())
+    options = ["--label", "kind", "--agent", "greenhouse", "--graph", "ring"]
+    assert run(["fit", str(data), "--folder", str(place / "model"), *options]) == 0
+    return place / "model", data
+
+
+def failed(capsys, arguments, code=1):
+    """Return what a command that fails says."""
+    assert run([str(one) for one in arguments]) == code
+    return capsys.readouterr().err.replace("\n", "")
+
+
+def test_fit_leaves_a_complete_folder(fitted):
+    folder, _ = fitted
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["graph"] == "ring"
+    assert config["result"]["agents"] == 7
+    assert config["result"]["examples"] == 120
+    assert config["result"]["test_examples"] == 30
+    trajectory = read(folder / "trajectory.csv")
+    assert [int(row["rounds"]) for row in trajectory] == list(range(2, 21, 2))
+    assert float(trajectory[-1]["test_accuracy"]) == config["result"]["test_accuracy"] > 0.8
+    head = Head.read(folder)
+    assert head.classes == ["setosa", "versicolor", "virginica"]
+    assert head.features == list(NAMES)
+
+
+def test_the_head_is_that_of_the_classifier(fitted):
+    folder, data = fitted
+    labelled = read_labelled(data, label="kind", agent="greenhouse")
+    model = FederatedClassifier(graph="ring", random_state=0)
+    model.fit(labelled.x, labelled.y, agents=labelled.agents)
+    head = Head.read(folder)
+    assert (head.weight == model.coef_).all()
+    assert (head.bias == model.intercept_).all()
+    np.testing.assert_allclose(
+        head.probabilities(labelled.test_x), model.predict_proba(labelled.test_x)
+    )
+
+
+def test_the_linear_layer_loads_into_pytorch(fitted):
+    folder, _ = fitted
+    state = load_file(folder / "linear.safetensors")
+    layer = nn.Linear(4, 3)
+    layer.load_state_dict(state)
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    x = torch.tensor([[row[name] for name in NAMES] for row in rows()])
+    head = Head.read(folder)
+    expected = head.probabilities(x.double().numpy())
+    np.testing.assert_allclose(layer(x).softmax(1).detach(), expected, atol=1e-4)
+
+
+def test_fit_shows_accuracy_by_round_and_what_federation_bought(
+    iris, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    options = ["--label", "kind", "--drop", "greenhouse", "--agents", "5", "--rounds", "8"]
+    assert run(["fit", str(iris), "--folder", str(tmp_path / "model"), *options]) == 0
+    shown = capsys.readouterr().out
+    for words in ("5 agents, 120 training examples", "disagreement", "alone", "scikit-learn"):
+        assert words in shown
+
+
+def test_fit_prints_json_and_may_hold_nothing_out(iris, tmp_path, capsys):
+    options = ["--label", "kind", "--drop", "greenhouse", "--test-share", "0", "--rounds", "6"]
+    options += ["--graph", "star", "--agents", "6", "--reporting", "2", "--no-standardize"]
+    folder = tmp_path / "model"
+    assert run(["fit", str(iris), "--folder", str(folder), *options, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["folder"] == str(folder)
+    assert result["examples"] == 150
+    assert result["test_accuracy"] is result["alone"] is result["centralised"] is None
+    assert [row["rounds"] for row in result["trajectory"]] == [0, 2, 4, 6]
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_predict_finds_columns_by_name(fitted, tmp_path, capsys):
+    folder, data = fitted
+    shuffled = write(
+        tmp_path / "other.csv",
+        [{**row, "note": "?"} for row in rows()],
+        ["note", NAMES[3], "kind", NAMES[0], NAMES[2], NAMES[1]],
+    )
+    out = tmp_path / "out.csv"
+    assert run(["predict", str(folder), str(shuffled), "--file", str(out)]) == 0
+    found = read(out)
+    x = np.array([[row[name] for name in NAMES] for row in rows()])
+    head = Head.read(folder / "head.safetensors")
+    chances = head.probabilities(x)
+    assert [row["label"] for row in found] == [head.classes[best] for best in chances.argmax(1)]
+    table = [[float(row[f"probability_{name}"]) for name in head.classes] for row in found]
+    np.testing.assert_allclose(table, chances, rtol=1e-5)
+    right = np.mean([row["label"] == true["kind"] for row, true in zip(found, rows(), strict=True)])
+    assert f"150 labels, {100 * right:.1f} % of them right" in capsys.readouterr().err
+    assert run(["predict", str(folder), str(data), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["labels"] == [row["label"] for row in found]
+    assert result["accuracy"] == pytest.approx(right)
+
+
+def test_predict_without_a_file_writes_the_table_to_standard_output(fitted, tmp_path, capsys):
+    folder, _ = fitted
+    unlabelled = write(tmp_path / "new.csv", rows()[:3], NAMES)
+    assert run(["predict", str(folder), str(unlabelled)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].startswith("label,probability_setosa")
+    assert len(shown.out.splitlines()) == 4
+    assert "right" not in shown.err
+
+
+def test_arrays_go_in_whole_or_divided_with_their_agents(tmp_path, capsys):
+    data = load_iris()
+    x, y = data.data, data.target
+    agents = np.arange(150) % 4
+    whole, parts = tmp_path / "whole.npz", tmp_path / "parts.npz"
+    np.savez(whole, x=x, y=y, agents=agents)
+    train, test = np.arange(150) % 3 > 0, np.arange(150) % 3 == 0
+    np.savez(
+        parts, train_x=x[train].astype(np.float32), train_y=data.target_names[y[train]],
+        test_x=x[test].astype(np.float32), test_y=data.target_names[y[test]],
+        owner=agents[train],
+    )  # fmt: skip
+    for path, options, examples in ((whole, [], 120), (parts, ["--agent", "owner"], 100)):
+        folder = tmp_path / path.stem
+        command = ["fit", str(path), "--folder", str(folder), "--rounds", "8", *options, "--json"]
+        assert run(command) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert (result["agents"], result["examples"]) == (4, examples)
+        assert result["test_accuracy"] > 0.8
+        assert result["centralised"] > 0.8
+        assert run(["predict", str(folder), str(path), "--json"]) == 0
+        predicted = json.loads(capsys.readouterr().out)
+        assert predicted["accuracy"] > 0.8
+        assert predicted["classes"] == (data.target_names.tolist() if options else [0, 1, 2])
+
+
+@needs_pyarrow
+def test_parquet_is_read_like_csv(fitted, tmp_path, capsys):
+    import pyarrow
+    from pyarrow import parquet
+
+    _, data = fitted
+    table = pyarrow.Table.from_pylist(rows())
+    kinds = table.column("kind").dictionary_encode()
+    table = table.set_column(table.column_names.index("kind"), "kind", kinds)
+    path = tmp_path / "iris.parquet"
+    parquet.write_table(table, path)
+    options = {"label": "kind", "agent": "greenhouse"}
+    ours, theirs = (read_labelled(one, **options) for one in (path, data))
+    for name in ("x", "y", "agents", "test_x", "test_y"):
+        assert (getattr(ours, name) == getattr(theirs, name)).all()
+    assert ours.features == theirs.features
+    holes = table.append_column("hole", pyarrow.array([None, *range(149)]))
+    parquet.write_table(holes, path)
+    with pytest.raises(ValueError, match="column 'hole': got no value in row 1"):
+        read_labelled(path, **options)
+    path.write_bytes(b"PAR1 no more")
+    assert "damaged, or not a .parquet file" in failed(
+        capsys, ["fit", path, "--folder", tmp_path / "model"]
+    )
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, capsys, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "data.parquet"
+    path.write_bytes(b"PAR1")
+    assert "fedsurf[parquet]" in failed(capsys, ["fit", path, "--folder", tmp_path / "model"])
+
+
+@pytest.mark.parametrize(
+    ("header", "label"),
+    [("a,label,y2", "label"), ("a,y,b", "y"), ("target,a,b", "target"), ("a,b,last", "last")],
+)
+def test_the_label_is_found_by_its_name_or_at_the_end(tmp_path, header, label):
+    path = tmp_path / "data.csv"
+    path.write_text(header + "\n1,2,3\n4,5,6\n")
+    found = read_labelled(path, test_share=0)
+    assert found.label == label
+    assert label not in found.features
+    assert found.agents is None
+
+
+def test_labels_are_whole_numbers_or_text(tmp_path):
+    path = tmp_path / "data.csv"
+    for written, expected in ((("3", "-1"), [3, -1]), (("007", "7"), ["007", "7"]),
+                              (("1.5", "2"), ["1.5", "2"]), ((" a", "b "), ["a", "b"])):  # fmt: skip
+        path.write_text("x,label\n" + "".join(f"1,{one}\n" for one in written))
+        assert read_labelled(path, test_share=0).y.tolist() == expected
+
+
+def test_a_column_called_agent_says_whose_rows_are(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("\ufeffx,agent,label\n1,anna,0\n2,ben,1\n", encoding="utf-8")
+    found = read_labelled(path, test_share=0)
+    assert found.agents.tolist() == ["anna", "ben"]
+    assert found.features == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("x,label\n1,a\n2,b\n", ["--label", "kind"], "label: got 'kind', but"),
+        ("x,label\n1,a\n2,b\n", ["--agent", "site"], "agent: got 'site', but"),
+        ("x,label\n1,a\n2,b\n", ["--drop", "z"], "drop: got 'z', but"),
+        ("x,label,y\n1,a,1\n2,b,0\n", [], "label: got none, but"),
+        ("x,label\n1,a\ntwo,b\n", [], "column 'x': got 'two' (row 2), but features must be"),
+        ("x,label\n1,a\n,b\n", [], "column 'x': got no value in row 2"),
+        ("x,label\n1,a\nnan,b\n", [], "column 'x': got nan (row 2)"),
+        ("x,label\n1,a\n2,\n", [], "column 'label': got no value in row 2"),
+        ("x,agent,label\n1,,a\n2,q,b\n", [], "column 'agent': got no value in row 1"),
+        ("x,label\n1,a\n2,a\n", [], "label 'label': got one class only (a)"),
+        ("x,x,label\n1,1,a\n", [], "several columns called x"),
+        ("x,label\n1,a,3\n", [], "got 3 values in row 1, but the first line names 2 columns"),
+        ("label\na\nb\n", [], "got the label 'label' only"),
+        ("agent\na\nb\n", [], "label: got None"),
+        ("x,label\n", [], "no rows"),
+        ("", [], "no rows"),
+        ("x,label\n1,a\n2,b\n", ["--test-share", "1"], "test_share: got 1.0"),
+        ("x,label\n1,a\n2,b\n", ["--agents", "9"], "n_agents: got 9"),
+        ("x,agent,label\n1,p,a\n2,q,b\n", ["--agents", "2"], "agents: got 2, but"),
+        ("x,label\n1,a\n2,b\n", ["--rounds", "1"], "rounds: got 1"),
+    ],
+)
+def test_wrong_tables_and_options_exit_with_1_and_are_named(
+    tmp_path, capsys, content, options, message
+):
+    path = tmp_path / "data.csv"
+    path.write_text(content)
+    folder = tmp_path / "model"
+    assert message in failed(capsys, ["fit", path, "--folder", folder, *options])
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "message"),
+    [
+        ({"x": np.ones((4, 2))}, [], "got the arrays x, but it must hold"),
+        ({"x": np.ones(4), "y": np.arange(4)}, [], "x: got float64 of shape [4]"),
+        ({"x": np.ones((4, 2)), "y": np.arange(3)}, [], "y: got shape [3], but it must be [4]"),
+        ({"x": np.full((2, 2), np.inf), "y": np.arange(2)}, [], "NaN or infinite (example 0"),
+        ({"x": np.ones((2, 2)), "y": np.arange(2)}, ["--agent", "who"], "agent: got 'who'"),
+        ({"x": np.ones((2, 2)), "y": np.arange(2)}, ["--label", "y"], "label, drop: got 'y'"),
+        (
+            {"x": np.ones((2, 2)), "y": np.array([None, 1], dtype=object)},
+            [],
+            "y: got an array of Python objects",
+        ),
+        (
+            {"train_x": np.ones((2, 2)), "train_y": np.arange(2),
+             "test_x": np.ones((2, 3)), "test_y": np.arange(2)},
+            [],
+            "test_x: got 3 features, but train_x has 2",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_arrays_exit_with_1_and_are_named(tmp_path, capsys, arrays, options, message):
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)
+    assert message in failed(capsys, ["fit", path, "--folder", tmp_path / "model", *options])
+
+
+def test_files_that_are_not_there_or_not_what_they_seem(fitted, tmp_path, capsys):
+    folder, data = fitted
+    model = tmp_path / "model"
+    assert "there is no such file" in failed(capsys, ["fit", "no.csv", "--folder", model])
+    assert "must be a .csv" in failed(capsys, ["fit", "no.xlsx", "--folder", model])
+    damaged = tmp_path / "damaged.npz"
+    damaged.write_bytes(b"PK no")
+    assert "not a .npz file" in failed(capsys, ["fit", damaged, "--folder", model])
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("x,label\n1,ä\n".encode("latin-1"))
+    assert "not CSV in UTF-8" in failed(capsys, ["fit", latin, "--folder", model])
+    few = write(tmp_path / "few.csv", rows(), NAMES[:3])
+    assert "got no column petal width" in failed(capsys, ["predict", folder, few])
+    narrow = tmp_path / "narrow.npz"
+    np.savez(narrow, x=np.ones((2, 3)))
+    assert "got 3 features, but the head was trained on 4" in failed(
+        capsys, ["predict", folder, narrow]
+    )
+    assert "head.safetensors: there is no such file" in failed(capsys, ["predict", tmp_path, data])
+    save_file({"weight": torch.zeros(2, 2)}, tmp_path / "foreign.safetensors")
+    foreign = failed(capsys, ["predict", tmp_path / "foreign.safetensors", data])
+    assert "not one that fedsurf wrote" in foreign
+    linear = failed(capsys, ["predict", folder / "linear.safetensors", data])
+    assert "does not hold a head" in linear
+
+
+def test_a_folder_with_other_files_is_refused_and_an_earlier_fit_replaced(iris, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    command = ["fit", iris, "--label", "kind", "--drop", "greenhouse", "--rounds", "4"]
+    assert "holds other files" in failed(capsys, [*command, "--folder", other])
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+    model = tmp_path / "model"
+    for rounds in ("4", "6"):
+        assert run([str(one) for one in [*command, "--folder", model, "--rounds", rounds]]) == 0
+    assert Head.read(model).config["rounds"] == 6
+    assert "which is a file" in failed(capsys, [*command, "--folder", iris])
+
+
+def test_agents_alone_do_what_scikit_learn_does_with_each_ones_rows():
+    data = load_iris()
+    x, y = data.data, data.target
+    owner = np.arange(150) % 3  # all kinds at each, in equal numbers
+    found = baselines.alone_accuracy(x, y, owner, x, y)
+    scaled = StandardScaler().fit_transform(x)
+    alone = []
+    for agent in range(3):
+        own = owner == agent
+        # Its bias carries no penalty there, so that the two may differ at a few flowers.
+        model = LogisticRegression(max_iter=1000).fit(scaled[own], y[own])
+        alone.append(accuracy_score(y, model.predict(scaled)))
+    assert found == pytest.approx(np.mean(alone), abs=0.03)
+
+
+def test_heads_are_judged_in_batches_like_one_by_one(monkeypatch):
+    random = np.random.default_rng(0)
+    x, classes = random.normal(size=(20, 3)), np.array(["a", "b", "c", "d"])
+    heads = torch.tensor(random.normal(size=(7, 4, 4)))
+    y = random.choice(["a", "b", "c", "d", "unseen"], 20)
+    expected = np.mean(
+        [classes[(x @ one[:, :-1].T + one[:, -1]).argmax(1)] == y for one in heads.numpy()]
+    )
+    for at_once in (1, 200, 10**6):
+        monkeypatch.setattr(baselines, "AT_ONCE", at_once)
+        assert baselines.heads_accuracy(heads, classes, x, y) == pytest.approx(expected)
+
+
+def test_help_shows_both_commands(capsys):
+    for command in ("fit", "predict"):
+        with pytest.raises(SystemExit) as stop:
+            run([command, "--help"])
+        assert stop.value.code == 0
+        assert "data" in capsys.readouterr().out.lower()
+
+
+def test_a_folder_written_twice_is_the_same(iris, tmp_path):
+    command = ["fit", str(iris), "--label", "kind", "--agent", "greenhouse", "--rounds", "6"]
+    for name in ("first", "second"):
+        assert run([*command, "--folder", str(tmp_path / name)]) == 0
+    for name in sorted(FILES - {"figure.png"}):
+        contents = [Path(tmp_path / one / name).read_bytes() for one in ("first", "second")]
+        assert contents[0] == contents[1], name
