@@ -11,8 +11,8 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
+from fedsurf.unrolled import Transferable, TransferableConfig, transferable
+from fedsurf.unrolled.calibration import Standards, standards
 
 AGENTS, FEATURES, CLASSES = 4, 3, 3
 HEAD = SoftmaxHead(FEATURES, CLASSES)
@@ -84,16 +84,22 @@ def test_where_all_hear_all_the_standards_are_those_of_the_pooled_examples(serve
     torch.testing.assert_close(found.unit, pool.std(0, correction=0).expand(AGENTS, -1))
 
 
-def test_a_single_agent_trains_as_on_data_that_were_standardised_by_hand(optimizer):
-    network = Network(nx.empty_graph(1), shift="metropolis")
-    task = drawn.task(7, agents=1, train=12)
+@pytest.mark.parametrize("agents", [1, 4])
+def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, monkeypatch, agents):
+    network = Network(nx.complete_graph(agents), shift="metropolis")
+    task = drawn.task(7, agents, train=12)
     unit = torch.tensor([1e-3, 5.0, 40.0], dtype=torch.float64)
     wild = moved(task, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
-    x = wild.train.x[0]
-    mean, deviation = x.mean(0), x.std(0, correction=0)
+    pool = wild.train.pooled().x[0]
+    mean, deviation = pool.mean(0), pool.std(0, correction=0)
     by_hand = moved(wild, -mean / deviation, 1 / deviation)
-    weights = trained(optimizer.on(HEAD, rounds=10, scaling="features"), wild, network)
-    expected = trained(optimizer.on(HEAD, rounds=10 - CALIBRATION_ROUNDS), by_hand, network)
+    algorithm = optimizer.on(HEAD, rounds=10, scaling="features")
+    weights = trained(algorithm, wild, network)
+    nothing = torch.zeros(agents, FEATURES, dtype=torch.float64)
+    monkeypatch.setattr(
+        transferable, "standards", lambda *_: Standards(nothing, torch.ones_like(nothing))
+    )
+    expected = trained(algorithm, by_hand, network)
     torch.testing.assert_close(
         HEAD.logits(weights, wild.test.x), HEAD.logits(expected, by_hand.test.x)
     )

@@ -286,9 +286,11 @@ class TransferableAlgorithm:
         The averages that are under way change by as much, so that they stay averages of what agents
         tell (dynamic average consensus).
         """
-        centre = moments[:, : self.model.features] / state.sums[:, -SUMS, None].clamp(min=1e-6)
-        view = state.view.about(centre)
-        own, own_moments = self._contribution(view, centred=False)
+        view, own, own_moments = state.view, state.own, state.own_moments
+        if not self.calibration:  # otherwise agents have a centre already, the one of their units
+            centre = moments[:, : self.model.features] / state.sums[:, -SUMS, None].clamp(min=1e-6)
+            view = view.about(centre)
+            own, own_moments = self._contribution(view, centred=False)
         sums = state.sums + own - state.own
         moments = moments + own_moments - state.own_moments
         heard = self._hear(sums, state.progress, network)
