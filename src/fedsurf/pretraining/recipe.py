@@ -29,6 +29,7 @@ _SURF = SurfConfig(
         epsilon=0.01, gradient_of="average", gradient_examples="all", form="log-ratio"
     ),
     loss_on="pooled",
+    calibrated_share=0.8,
     relative_loss=True,
     clip=0.3,
     skip_above=3.0,

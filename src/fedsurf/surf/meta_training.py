@@ -19,6 +19,7 @@ from fedsurf.algorithms.algorithm import Algorithm
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import standard_error, within_error
+from fedsurf.surf.calibration import pooled_losses
 from fedsurf.surf.descent import DescentConfig, slack
 from fedsurf.surf.problems import Problem, Problems
 from fedsurf.surf.unrolling import unroll
@@ -87,6 +88,10 @@ class SurfConfig:
     loss_on: Literal["own", "pooled"] = field(default="own", metadata={"added_later": True})
     """own: each agent's loss is on its own test examples (the paper's); pooled: on those of the whole
     federation, so that an agent that serves only its own classes is no better for it."""
+    calibrated_share: float = field(default=0.0, metadata={"added_later": True})
+    """Only with pooled losses: this share of the loss is that of each agent's logits times the factor
+    that makes it lowest. It sees whether the right class leads, not how sure the agent is of it, as
+    accuracy does; the other share is the plain loss."""
     relative_loss: bool = field(default=False, metadata={"added_later": True})
     """Divide each problem's loss by that of guessing, log C, so that problems with many classes do
     not count for more."""
@@ -208,6 +213,13 @@ class MetaTraining:
         for name in ("steps", "tasks", "validate_every", "validation_tasks"):
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+        if not 0 <= config.calibrated_share <= 1 or (
+            config.calibrated_share > 0 and config.loss_on != "pooled"
+        ):
+            raise ValueError(
+                f"calibrated_share: got {config.calibrated_share} with loss_on {config.loss_on!r}, "
+                "but it must be between 0 and 1, and above 0 with 'pooled' only"
+            )
         for name in ("clip", "skip_above"):
             limit = getattr(config, name)
             if limit is not None and not limit > 0:
@@ -294,8 +306,11 @@ class MetaTraining:
     def _loss(self, model: Model, weights: Tensor, problem: Problem, test: Examples) -> Tensor:
         config, task = self.config, problem.task
         share = task.agent_weights(config.weighting)
-        found = model.pooled_loss if config.loss_on == "pooled" else model.loss
-        loss = share @ found(weights, test)
+        if config.loss_on == "pooled":
+            losses = pooled_losses(model, weights, test, config.calibrated_share)
+        else:
+            losses = model.loss(weights, test)
+        loss = share @ losses
         if config.relative_loss:
             loss = loss / math.log(max(2, task.classes))
         return loss
