@@ -1,0 +1,353 @@
+"""The transferable layer agent by agent: plain matrices in double precision, explicit inverses.
+
+Written from the equations in the docstrings, without batches of agents, Gram matrices or factors of
+the curvature. The random directions of the sketch are the only thing that is taken from the layer.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+KNOBS = ("newton", "gradient", "damping", "decay", "floor", "reach")
+MIXING = ("correction", "keep", "stay", "memory")
+
+
+@dataclass
+class Heard:
+    classes: list
+    bends: list
+    scale: float
+    examples: float
+    signals: list
+
+
+def clamp(value, low, high):
+    return max(low, min(high, value))
+
+
+def data_sums(x, y, classes, centred):
+    """Sum up one agent's data `x[m, p]`, pair by pair."""
+    m, p = x.shape
+    rows = x.tolist()
+    dot = [[sum(a * b for a, b in zip(one, two, strict=True)) for two in rows] for one in rows]
+    others = [(i, j) for i in range(m) for j in range(m) if i != j]
+    alike = [(i, j) for i, j in others if y[i] == y[j]]
+    return [
+        *(float(y.count(c)) for c in range(classes)),
+        float(m),
+        sum(dot[i][i] for i in range(m)),
+        float((m - centred) * p),
+        sum(dot[i][j] for i, j in alike),
+        float(len(alike)),
+        sum(dot[i][j] ** 2 for i, j in others),
+        float(len(others)),
+    ]
+
+
+def moments(raw, centre, omega):
+    """The sum of one agent's examples, and Σ x xᵀ Ω from a centre, flat."""
+    p = raw.shape[1]
+    second = torch.zeros(p, p, dtype=torch.float64)
+    for row in raw - centre:
+        second += torch.outer(row, row)
+    return [*raw.sum(0).tolist(), *(second @ omega).flatten().tolist()]
+
+
+def hear(sums, progress, features, agents):
+    per_class, scalars = sums[:-7], sums[-7:]
+    mean, own, freedom, same, same_pairs, squares, pairs = scalars
+    classes = len(per_class)
+    scale = own / freedom if freedom > 0 and own > 0 else 1.0
+    energy = features * scale
+    signal = same / same_pairs / energy if same_pairs > 0 else 0.0
+    concentration = squares / pairs / energy**2 if pairs > 0 else 0.0
+    dimension = -math.log(clamp(concentration, 1 / features, 1.0))
+    total = max(1.0, agents * mean)
+    signals = [
+        (math.log(total) - dimension - math.log(classes)) / 2,
+        (math.log(classes) - math.log(10)) / 1.5,
+        (math.log(max(mean, 0.1)) - math.log(classes)) / 2,
+        (dimension - 3) / 1.5,
+        math.log(max(signal, 0.003)) / 2 + 1,
+        math.log(max(signal, 0.0) * total / classes + 0.1) / 3,
+        (math.log(features) - dimension) / 2,
+    ]
+    smooth = [max(0.0, count) + 0.1 for count in per_class]
+    return Heard(
+        classes=[count / sum(smooth) for count in smooth],
+        bends=progress[:classes],
+        scale=scale,
+        examples=mean,
+        signals=[clamp(value, -4, 4) for value in signals] + progress[classes:],
+    )
+
+
+def second_moment(sketch, omega, scale):
+    """What Nyström finds of A in Y = A Ω: leading directions, and the rest of the trace in equal parts."""
+    p, k = omega.shape
+    trace = p * scale
+    shift = 1e-5 * trace
+    y = sketch + shift * omega
+    core = omega.T @ y
+    values, axes = torch.linalg.eigh((core + core.T) / 2)
+    inverse = axes @ torch.diag(1 / values.clamp(min=shift / 10)) @ axes.T
+    found, axes = torch.linalg.eigh(y @ inverse @ y.T)
+    identity = torch.eye(p, dtype=torch.float64)
+    leading = torch.zeros(p, p, dtype=torch.float64)
+    onto = torch.zeros(p, p, dtype=torch.float64)
+    total = 0.0
+    for place in range(p - k, p):
+        if found[place] > 1e-10 * found[-1]:
+            value = max(0.0, float(found[place]) - shift)
+            outer = torch.outer(axes[:, place], axes[:, place])
+            leading, onto, total = leading + value * outer, onto + outer, total + value
+    rest = clamp((trace - total) / max(1, p - k), 1e-3 * scale, scale)
+    return leading + rest * (identity - onto)
+
+
+def perceptron(first, second, inputs):
+    inputs = torch.tensor(inputs, dtype=torch.float64)
+    hidden = torch.tanh(first.weight.double() @ inputs + first.bias.double())
+    return (second.weight.double() @ hidden + second.bias.double()).tolist()
+
+
+def schedule(step, steps, heard):
+    after, left = step / 3, (steps - 1 - step) / 3
+    return [
+        step / max(1, steps - 1) - 0.5,
+        math.exp(-after),
+        math.exp(-left),
+        math.exp(-3 * after),
+        math.exp(-3 * left),
+        math.log(steps / 20),
+        math.log(heard / 20),
+    ]
+
+
+def softmax(row):
+    powers = [math.exp(value - max(row)) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def chances(x, matrix, bias, offset=0.0):
+    rows = (x @ matrix + bias + offset).tolist()
+    return torch.tensor([softmax(row) for row in rows], dtype=torch.float64)
+
+
+def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale):
+    """One regularised Newton-like step of one agent, class by class."""
+    (m, p), classes = x.shape, labels.shape[1]
+    residual = (chances(x, matrix, bias, offset) - labels) / m
+    decay = knobs["decay"] * scale
+    identity = torch.eye(p, dtype=torch.float64)
+    step, bias_step = torch.zeros_like(matrix), torch.zeros_like(bias)
+    for c in range(classes):
+        bend = bends[c] + knobs["floor"] / classes
+        damping = knobs["damping"] * scale / classes + decay
+        inverse = torch.linalg.inv(bend * curvature + damping * identity)
+        precondition = knobs["newton"] * inverse + classes * knobs["gradient"] / scale * identity
+        step[:, c] = gate[c] * precondition @ (x.T @ residual[:, c] + decay * matrix[:, c])
+        length = knobs["newton"] / (bend + knobs["damping"] / classes)
+        length += classes * knobs["gradient"]
+        bias_step[c] = gate[c] * length * residual[:, c].sum()
+    moved = x @ step + bias_step
+    mean_square = float((moved**2).sum()) / (m * classes)
+    short = 1 / math.sqrt(1 + mean_square / knobs["reach"] ** 2)
+    return matrix - short * step, bias - short * bias_step
+
+
+def progress_of(before, after, labels, share, federation):
+    m, classes = labels.shape
+    unit = m * max(math.log(classes), 0.5)
+    bends = [sum(p * (1 - p) for p in after[:, c].tolist()) / m for c in range(classes)]
+    hits, losses = 0.0, {"before": 0.0, "after": 0.0}
+    for e in range(m):
+        label = int(labels[e].argmax())
+        row = before[e].tolist()
+        best = [c for c in range(classes) if max(row) <= row[c] * (1 + 1e-6)]
+        hits += (label in best) / len(best)
+        losses["before"] -= math.log(max(1e-6, row[label]))
+        losses["after"] -= math.log(max(1e-6, float(after[e, label])))
+    unusual = sum(s * math.log(s / f) for s, f in zip(share, federation, strict=True))
+    values = [losses["before"] / unit - 0.5, hits / m - 0.5, losses["after"] / unit - 0.5, unusual]
+    return bends + [clamp(value, -3, 3) for value in values]
+
+
+def work(controller, when, raw, y, classes, centre, head, curvature, heard):
+    """What one agent does in a round: the knobs of mixing, V and its progress."""
+    m, p = raw.shape
+    x = raw - centre
+    labels = torch.zeros(m, classes, dtype=torch.float64)
+    for e, label in enumerate(y):
+        labels[e, label] = 1
+    values = perceptron(controller.round_in, controller.round_out, when + heard.signals)
+    lengths = {name: math.exp(clamp(values[i], -12, 3)) for i, name in enumerate(KNOBS)}
+    mixing = {name: math.tanh(values[6 + i]) for i, name in enumerate(MIXING)}
+    context = values[10:]
+    table = torch.tensor(head, dtype=torch.float64).reshape(p + 1, classes)
+    matrix, bias = table[:-1], table[-1] + centre @ table[:-1]
+    before = chances(x, matrix, bias)
+    gate, offset, share = [], [], []
+    for c in range(classes):
+        known = heard.classes[c]
+        own = (y.count(c) + 5 * known) / (m + 5)
+        error = classes * float((before[:, c] - labels[:, c]).abs().sum()) / m
+        about = [
+            math.log(own) - math.log(known),
+            min(4.0, classes * own - 1),
+            math.log(classes * known),
+            min(4.0, error - 1),
+            clamp(math.log(m / max(0.1, heard.examples)), -3, 3),
+        ]
+        opening, weight = perceptron(controller.class_in, controller.class_out, about + context)
+        gate.append(2 / (1 + math.exp(-opening)))
+        offset.append(weight * about[0])
+        share.append(own)
+    offset = torch.tensor(offset, dtype=torch.float64)
+    given = x, labels
+    how = curvature, lengths, gate, offset, heard.bends, heard.scale
+    matrix, bias = local_step(*given, matrix, bias, *how)
+    after = chances(x, matrix, bias)
+    matrix, bias = local_step(*given, matrix, bias, *how)
+    fitted = torch.cat([matrix, (bias - centre @ matrix)[None]]).flatten().tolist()
+    return mixing, fitted, progress_of(before, after, labels, share, heard.classes)
+
+
+def no_progress(classes):
+    return [(1 - 1 / classes) / classes] * classes + [0.0] * 4
+
+
+def mean(rows):
+    return plus(*((1 / len(rows), row) for row in rows))
+
+
+def plus(*terms):
+    """Sum up factor · row over (factor, row) pairs."""
+    return [
+        sum(factor * value for (factor, _), value in zip(terms, values, strict=True))
+        for values in zip(*(row for _, row in terms), strict=True)
+    ]
+
+
+class Federation:
+    """The agents' examples, raw; `data` holds the (features, label) pairs of every agent."""
+
+    def __init__(self, data, classes, omega):
+        self.raw = [torch.tensor([x for x, _ in own], dtype=torch.float64) for own in data]
+        self.y = [[label for _, label in own] for own in data]
+        self.classes, self.omega, self.agents = classes, omega, len(data)
+        self.features = len(data[0][0][0])
+        self.parameters = (self.features + 1) * classes
+
+    def contribution(self, i, centre, *, centred):
+        sums = data_sums(self.raw[i] - centre, self.y[i], self.classes, centred)
+        return sums, moments(self.raw[i], centre, self.omega)
+
+    def centre(self, sums, moment):
+        return torch.tensor(moment[: self.features], dtype=torch.float64) / sums[-7]
+
+    def curvature(self, sums, moment, heard):
+        sketch = torch.tensor(moment[self.features :], dtype=torch.float64)
+        sketch = sketch.reshape(self.omega.shape) / sums[-7]
+        return second_moment(sketch, self.omega, heard.scale)
+
+    def hear(self, sums, progress):
+        return hear(sums, progress, self.features, self.agents)
+
+    def over_graph(self, controller, rounds, mix):
+        """Return every agent's head after the last round; `mix` takes and returns a row an agent."""
+        every = range(self.agents)
+        centres = [raw.mean(0) for raw in self.raw]
+        own = [self.contribution(i, centres[i], centred=True) for i in every]
+        sums, moment = [own[i][0] for i in every], [own[i][1] for i in every]
+        progress = [no_progress(self.classes)] * self.agents
+        zero = [0.0] * self.parameters
+        head, previous, fitted = ([zero] * self.agents for _ in range(3))
+        curvature = [
+            self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i])) for i in every
+        ]
+        for r in range(rounds):
+            mixing, new, sent, seen = [], [], [], []
+            for i in every:
+                heard = self.hear(sums[i], progress[i])
+                knobs, v, found = work(
+                    controller, schedule(r, rounds, 20), self.raw[i], self.y[i], self.classes,
+                    centres[i], head[i], curvature[i], heard,
+                )  # fmt: skip
+                mixing.append(knobs)
+                new.append(v)
+                seen.append(plus((0.5, found), (0.5, progress[i])))
+                kappa = knobs["correction"] if r else 0.0
+                sent.append(plus((1, v), (kappa, head[i]), (-kappa, fitted[i])))
+            mixed = mix(sent)
+            following = []
+            for i in every:
+                keep, stay, memory = (mixing[i][name] for name in ("keep", "stay", "memory"))
+                following.append(
+                    plus(
+                        (1 - keep - stay - memory, mixed[i]), (keep, sent[i]),
+                        (stay, head[i]), (memory, previous[i]),
+                    )
+                )  # fmt: skip
+            head, previous, fitted = following, head, new
+            sums, progress = mix(sums), mix(seen)
+            if r >= 4:
+                continue
+            moment = mix(moment)
+            for i in every:
+                centres[i] = self.centre(sums[i], moment[i])
+                again = self.contribution(i, centres[i], centred=False)
+                sums[i] = plus((1, sums[i]), (1, again[0]), (-1, own[i][0]))
+                moment[i] = plus((1, moment[i]), (1, again[1]), (-1, own[i][1]))
+                own[i] = again
+                curvature[i] = self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i]))
+        return head
+
+    def through_server(self, controller, rounds, calls):
+        """Return the head that a server holds in the end; `calls` are the agents of each round."""
+        zero = [0.0] * self.parameters
+        average, head, previous = zero, zero, zero
+        sums = moment = None
+        progress = no_progress(self.classes)
+        reports = 0
+        for r, called in enumerate(calls):
+            mixing, heads, told, seen = [], [], [], []
+            for i in called:
+                if reports:
+                    centre = self.centre(sums, moment)
+                    own = self.contribution(i, centre, centred=False)
+                    known = sums, moment
+                else:
+                    centre = self.raw[i].mean(0)
+                    own = known = self.contribution(i, centre, centred=True)
+                heard = self.hear(known[0], progress)
+                knobs, v, found = work(
+                    controller, schedule(r, rounds, len(called)), self.raw[i], self.y[i],
+                    self.classes, centre, head, self.curvature(*known, heard), heard,
+                )  # fmt: skip
+                mixing.append(knobs)
+                heads.append(v)
+                told.append(own)
+                seen.append(found)
+
+            keep, stay, memory = (
+                sum(knobs[name] for knobs in mixing) / len(called)
+                for name in ("keep", "stay", "memory")
+            )
+            following = plus((1 - stay - memory, mean(heads)), (stay, head), (memory, previous))
+            head, previous = following, head
+            average = plus((1 - keep, head), (keep, average))
+            heard_sums, heard_moment = (
+                mean([own[0] for own in told]),
+                mean([own[1] for own in told]),
+            )
+            if reports:
+                share = len(called) / (reports + len(called))
+                sums = plus((1 - share, sums), (share, heard_sums))
+                moment = plus((1 - share, moment), (share, heard_moment))
+                progress = plus((0.5, mean(seen)), (0.5, progress))
+            else:
+                sums, moment, progress = heard_sums, heard_moment, mean(seen)
+            reports += len(called)
+        return average

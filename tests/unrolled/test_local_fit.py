@@ -1,0 +1,191 @@
+"""An agent's view of its examples, and steps through Gram matrices against steps in all features."""
+
+from dataclasses import replace
+
+import drawn
+import naive_transfer
+import pytest
+import torch
+from drawn import seeded
+
+from fedsurf.tasks.examples import Examples
+from fedsurf.unrolled.curvature import Curvature
+from fedsurf.unrolled.local_fit import LocalFit, LocalView, Step
+
+AGENTS, CLASSES = 3, 4
+
+
+def normal(seed, *shape):
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+def some_step(seed=0):
+    """A step with another setting for every agent, and a gate, an offset and a bend for every class."""
+    lengths = {
+        name: (0.3 * normal(seed + place, AGENTS, 1, 1)).exp() * size
+        for place, (name, size) in enumerate(
+            {"newton": 0.5, "gradient": 0.1, "damping": 0.8, "decay": 0.05, "floor": 0.3,
+             "reach": 1.0, "scale": 1.5}.items()
+        )
+    }  # fmt: skip
+    each = AGENTS, 1, CLASSES
+    return Step(
+        gate=2 * normal(seed + 10, *each).sigmoid(),
+        offset=normal(seed + 11, *each),
+        bend=0.2 * normal(seed + 12, *each).sigmoid(),
+        **lengths,
+    )
+
+
+def some_curvature(features, width, seed=1):
+    axes = torch.linalg.qr(normal(seed, AGENTS, features, width)).Q
+    return Curvature(axes, normal(seed + 1, AGENTS, width).exp(), normal(seed + 2, AGENTS).exp())
+
+
+def as_matrix(curvature, agent):
+    axes, values = curvature.axes[agent], curvature.values[agent]
+    others = torch.eye(len(axes), dtype=torch.float64) - axes @ axes.T
+    return axes @ torch.diag(values) @ axes.T + curvature.rest[agent] * others
+
+
+@pytest.mark.parametrize(("features", "width"), [(3, 2), (3, 3), (9, 4)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_steps_equal_a_loop_with_explicit_inverses(features, width, masked):
+    examples = drawn.examples(2, AGENTS, 6, features, CLASSES, masked=masked)
+    view = LocalView.of(examples, CLASSES, unit=normal(3, AGENTS, features).exp())
+    assert view.wide == (features > 6)
+    curvature, step = some_curvature(features, width), some_step()
+    weights = normal(4, AGENTS, (features + 1) * CLASSES)
+    fit = LocalFit(view, curvature, weights)
+    for _ in range(3):
+        fit.take(step)
+    found = fit.raw().reshape(AGENTS, features + 1, CLASSES)
+    for agent, own in enumerate(drawn.real_examples(examples)):
+        raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
+        centre, unit = raw.mean(0), view.unit[agent]
+        x = (raw - centre) / unit
+        labels = torch.eye(CLASSES, dtype=torch.float64)[[label for _, label in own]]
+        table = weights[agent].reshape(features + 1, CLASSES)
+        matrix, bias = table[:-1] * unit[:, None], table[-1] + centre @ table[:-1]
+        knobs = {
+            name: float(getattr(step, name)[agent])
+            for name in ("newton", "gradient", "damping", "decay", "floor", "reach")
+        }
+        each = [getattr(step, name)[agent, 0] for name in ("gate", "offset", "bend")]
+        for _ in range(3):
+            matrix, bias = naive_transfer.local_step(
+                x, labels, matrix, bias, as_matrix(curvature, agent), knobs, *each,
+                float(step.scale[agent]),
+            )  # fmt: skip
+        logits = (x @ matrix + bias) * 1.0
+        real = view.real[agent, :, 0] > 0
+        torch.testing.assert_close(fit.logits[agent][real], logits)
+        torch.testing.assert_close(found[agent, :-1], matrix / unit[:, None])
+        torch.testing.assert_close(found[agent, -1], bias - centre @ (matrix / unit[:, None]))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(masked):
+    """Features that are always zero change nothing, but make the task wide."""
+    examples = drawn.examples(5, AGENTS, 6, 4, CLASSES, masked=masked)
+    wide = replace(examples, x=torch.cat([examples.x, examples.x.new_zeros(AGENTS, 6, 5)], 2))
+    curvature, step = some_curvature(4, 2), some_step(20)
+    longer = replace(
+        curvature, axes=torch.cat([curvature.axes, curvature.axes.new_zeros(AGENTS, 5, 2)], 1)
+    )
+    weights = normal(6, AGENTS, 5, CLASSES)
+    zeros = weights.new_zeros(AGENTS, 5, CLASSES)
+    wider = torch.cat([weights[:, :4], zeros, weights[:, 4:]], 1)
+    narrow_fit = LocalFit(LocalView.of(examples, CLASSES), curvature, weights.flatten(1))
+    wide_fit = LocalFit(LocalView.of(wide, CLASSES), longer, wider.flatten(1))
+    assert wide_fit.view.wide
+    assert not narrow_fit.view.wide
+    for _ in range(4):
+        narrow_fit.take(step)
+        wide_fit.take(step)
+        torch.testing.assert_close(
+            narrow_fit.logits * narrow_fit.view.real, wide_fit.logits * wide_fit.view.real
+        )
+    narrow = narrow_fit.raw().reshape(AGENTS, 5, CLASSES)
+    found = wide_fit.raw().reshape(AGENTS, 10, CLASSES)
+    torch.testing.assert_close(found[:, [0, 1, 2, 3, 9]], narrow)
+    assert torch.equal(found[:, 4:9], zeros)
+
+
+@pytest.mark.parametrize("features", [3, 9])
+def test_logits_are_those_of_the_raw_head(features):
+    examples = drawn.examples(7, AGENTS, 6, features, CLASSES, masked=True)
+    view = LocalView.of(examples, CLASSES)
+    fit = LocalFit(view, some_curvature(features, 2), normal(8, AGENTS, (features + 1) * CLASSES))
+    for _ in range(2):
+        fit.take(some_step(30))
+    head = fit.raw().reshape(AGENTS, features + 1, CLASSES)
+    logits = examples.x @ head[:, :-1] + head[:, -1:]
+    torch.testing.assert_close(fit.logits * view.real, logits * view.real)
+    torch.testing.assert_close(fit.probabilities(), logits.softmax(2) * view.real)
+
+
+def test_without_a_step_the_head_is_what_it_was():
+    weights = normal(9, AGENTS, 4 * CLASSES)
+    view = LocalView.of(drawn.examples(9, AGENTS, 5, 3, CLASSES), CLASSES)
+    view = replace(view, unit=normal(10, AGENTS, 3).exp())
+    torch.testing.assert_close(view.to_raw(*view.from_raw(weights)), weights)
+    torch.testing.assert_close(LocalFit(view, some_curvature(3, 2), weights).raw(), weights)
+
+
+def test_a_step_moves_the_logits_no_farther_than_its_reach():
+    view = LocalView.of(drawn.examples(11, AGENTS, 6, 9, CLASSES), CLASSES)
+    weights = torch.zeros(AGENTS, 10 * CLASSES, dtype=torch.float64)
+    step = some_step(40)
+    for length, reach in ((1e6, 0.7), (1e6, 3.0), (1e-6, 3.0)):
+        fit = LocalFit(view, some_curvature(9, 4), weights)
+        fit.take(
+            replace(
+                step,
+                newton=torch.full_like(step.newton, length),
+                gradient=torch.zeros_like(step.gradient),
+                reach=torch.full_like(step.reach, reach),
+            )
+        )
+        moved = fit.logits.square().mean((1, 2)).sqrt()
+        assert (moved <= reach).all()
+        assert (moved > 0.99 * reach).all() == (length > 1)
+
+
+@pytest.mark.parametrize("features", [3, 9])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
+    examples = drawn.examples(12, AGENTS, 6, features, CLASSES, masked=masked)
+    centre, unit = normal(13, AGENTS, features), normal(14, AGENTS, features).exp()
+    view = LocalView.of(examples, CLASSES, unit=unit).about(centre)
+    expected = LocalView.of(examples, CLASSES, centre, unit)
+    for name, value in vars(expected).items():
+        torch.testing.assert_close(getattr(view, name), value)
+    for agent, own in enumerate(drawn.real_examples(examples)):
+        raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
+        torch.testing.assert_close(view.own_sum[agent], raw.sum(0))
+        seen = (raw - centre[agent]) / unit[agent]
+        omega = normal(15, features, 2)
+        torch.testing.assert_close(view.sketch(omega)[agent], seen.T @ seen @ omega)
+        assert float(view.count[agent]) == len(own)
+        counts = [sum(label == c for _, label in own) for c in range(CLASSES)]
+        assert view.labels[agent].sum(0).tolist() == counts
+
+
+def test_some_agents_see_what_they_saw():
+    view = LocalView.of(drawn.examples(16, AGENTS, 6, 9, CLASSES, masked=True), CLASSES)
+    some = view.of_agents(torch.tensor([2, 0]))
+    for name, value in vars(view).items():
+        assert torch.equal(getattr(some, name), value[[2, 0]])
+
+
+def test_padding_is_never_seen():
+    examples = drawn.examples(17, AGENTS, 6, 9, CLASSES, masked=True)
+    noisy = Examples(
+        torch.where(examples.mask[:, :, None], examples.x, 1e3),
+        torch.where(examples.mask, examples.y, 3),
+        examples.mask,
+    )
+    one, two = LocalView.of(examples, CLASSES), LocalView.of(noisy, CLASSES)
+    for name, value in vars(one).items():
+        torch.testing.assert_close(getattr(two, name), value)
