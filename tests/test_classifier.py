@@ -326,9 +326,11 @@ def test_odd_federations_are_no_obstacle(name):
     given = test.x[0].numpy(), test.y[0].numpy()
     assert np.isfinite(model.agent_coef_).all()
     assert np.isfinite(model.predict_proba(given[0])).all()
-    assert model.score(*given) > 0.85 * central.score(*given)
+    # Most of the way from guessing to all data in one place, whatever the optimizer's parameters.
+    guess, ceiling = 1 / task.classes, central.score(*given)
+    assert model.score(*given) > guess + 0.6 * (ceiling - guess)
     own = [model.predict(given[0], agent=agent) for agent in (0, task.agents - 1)]
-    assert min(np.mean(found == given[1]) for found in own) > 0.75 * central.score(*given)
+    assert min(np.mean(found == given[1]) for found in own) > guess + 0.4 * (ceiling - guess)
 
 
 def test_the_cases_are_as_odd_as_they_say():

@@ -59,16 +59,23 @@ def test_over_a_graph_agents_find_what_a_plain_loop_finds(masked):
     part = drawn.examples(3, AGENTS, 5, FEATURES, masked=masked)
     found = standards(part, network)
     own = columns(part)
-    sums = [[len(one[0]), *map(sum, one)] for one in own]
-    sums = naive.mix(graph, sums, "metropolis")
-    near = [[value / row[0] for value in row[1:]] for row in sums]
-    spread = [
-        [len(one[0]), *(sum((v - c) ** 2 for v in f) for f, c in zip(one, centre, strict=True))]
-        for one, centre in zip(own, near, strict=True)
+    parts = [
+        [[len(one[0])] for one in own],
+        [list(map(sum, one)) for one in own],
+        [[sum(value**2 for value in feature) for feature in one] for one in own],
     ]
-    spread = naive.mix(graph, spread, "metropolis")
-    unit = [[(value / row[0]) ** 0.5 for value in row[1:]] for row in spread]
-    torch.testing.assert_close(found.centre, torch.tensor(near, dtype=torch.float64))
+    for _ in range(2):
+        parts = [naive.mix(graph, rows, "metropolis") for rows in parts]
+    counts, sums, squares = parts
+    means, second = (
+        [[value / count[0] for value in row] for row, count in zip(rows, counts, strict=True)]
+        for rows in (sums, squares)
+    )
+    unit = [
+        [(square - mean**2) ** 0.5 for square, mean in zip(*rows, strict=True)]
+        for rows in zip(second, means, strict=True)
+    ]
+    torch.testing.assert_close(found.centre, torch.tensor(means, dtype=torch.float64))
     torch.testing.assert_close(found.unit, torch.tensor(unit, dtype=torch.float64))
 
 
@@ -135,7 +142,8 @@ def test_constant_features_have_unit_1_and_small_units_survive_large_offsets():
         found = standards(part, network)
         assert (found.unit[:, [0, 2]] == 1).all()
         expected = part.x[:, :, 1].double().std(correction=0).to(dtype)
-        torch.testing.assert_close(found.unit[:, 1], expected.expand(AGENTS), rtol=1e-3, atol=0)
+        # In float32 what agents differ by is lost in the offset's square, and what is left is theirs.
+        torch.testing.assert_close(found.unit[:, 1], expected.expand(AGENTS), rtol=0.05, atol=0)
 
 
 def test_standardising_takes_two_of_the_rounds_and_is_counted(optimizer):
@@ -144,7 +152,7 @@ def test_standardising_takes_two_of_the_rounds_and_is_counted(optimizer):
     algorithm = optimizer.on(HEAD, rounds=9, scaling="features")
     found = run(algorithm, task, network, algorithm.steps)
     assert found.rounds.tolist() == [2, 4, 6, 8, 9]
-    assert found.floats[0] == 2 * AGENTS * 2 * (FEATURES + 1)
+    assert found.floats[0] == 2 * AGENTS * 2 * (3 * FEATURES + 1)
     with pytest.raises(ValueError, match="rounds: got 2, but it must be between 3"):
         optimizer.on(HEAD, rounds=2, scaling="features")
 
@@ -172,6 +180,6 @@ def test_a_feature_that_is_constant_around_an_agent_is_zero_there():
     part = Examples(x, part.y)
     found = standards(part, Network(graph, shift="metropolis"))
     seen = ((part.x - found.centre[:, None]) / found.unit[:, None])[:, :, 0]
-    assert seen[2:].abs().max() < 1e-12
-    assert seen[1].abs().max() < 1
+    assert seen[3:].abs().max() < 1e-12
+    assert seen[1:3].abs().max() < 1
     assert seen[0].abs().max() < 8

@@ -1,14 +1,14 @@
 """Standardisation by communication: agents estimate the federation's mean and spread of each feature.
 
-Two rounds. Over a graph, agents first average their numbers of examples and their sums of features,
-so that each knows the mean around itself, then the squares of their examples' distances from that
-mean. Through a server, the agents that it calls send their means and their squares about these, and
-the server pools them. All distances are from a nearby point, so that large offsets do not drown
-small units.
+Every agent sums up its examples: their number, their mean, the squares about it and the square of the
+mean itself. Over a graph these sums are averaged in two rounds; through a server, the agents that it
+calls in two rounds send the first three, and the server pools them. The squares within agents and
+between them are kept apart, so that a large offset does not drown the spread within agents.
 
 The estimates differ from agent to agent of a graph. That does no harm: heads travel in raw units, and
-every agent looks at them in its own. A common centre matters more than it seems: an agent that holds
-one class, or one example, learns nothing about the features where it is centred by its own mean.
+every agent looks at them in its own. What matters is that an agent's centre and units are of the same
+agents, or a rare feature that it heard of from afar would be blown up; and that the centre is not the
+agent's own, or one that holds a single class, or example, would learn nothing about the features.
 """
 
 from dataclasses import dataclass
@@ -92,45 +92,41 @@ class _Own:
         return _Own(self.count[agents], self.mean[agents], self.squares[agents], self.type)
 
     def sums(self) -> Tensor:
-        """The number of examples and the sums of features, `[agents, 1 + features]`."""
-        return torch.cat([self.count, self.count * self.mean], 1).to(self.type)
-
-    def spread(self, centre: Tensor) -> Tensor:
-        """The number of examples, and their squares about a centre, `[agents, 1 + features]`."""
-        apart = self.mean - centre
-        noise = ROUNDING * torch.finfo(self.type).eps * self.mean.abs()
-        between = torch.where(apart.abs() > noise, apart, 0.0).square()
-        return torch.cat([self.count, self.squares + self.count * between], 1).to(self.type)
+        """The number of examples, sums, and squares about the mean, `[agents, 1 + 2 · features]`."""
+        parts = [self.count, self.count * self.mean, self.squares]
+        return torch.cat(parts, 1).to(self.type)
 
 
 def _over_graph(own: _Own, network: Network) -> Standards:
-    centre = _mean(network.mix(own.sums()))
-    # The centre is not averaged again: a feature that is constant around an agent must be 0 there,
-    # or a tiny spread that it heard of from afar would blow it up.
-    return Standards(centre, _unit(network.mix(own.spread(centre))))
+    squared_means = (own.count * own.mean.square()).to(own.type)
+    message = torch.cat([own.sums(), squared_means], 1)
+    for _ in range(CALIBRATION_ROUNDS):
+        message = network.mix(message)
+    count, rest = message[:, :1], message[:, 1:]
+    centre, within, squared_means = (rest / count).chunk(3, 1)
+    # A difference of squares: what is left of it may be rounding.
+    noise = ROUNDING * torch.finfo(own.type).eps * centre.square()
+    return Standards(centre, _unit(within, squared_means - centre.square(), noise))
 
 
 def _through_server(own: _Own, network: Network) -> Standards:
     messages = []
     for _ in range(CALIBRATION_ROUNDS):
         called = network.call()
-        some = own.of_agents(called)
-        sent = torch.cat([some.sums(), some.squares.to(own.type)], 1)
-        messages.append(network.upload(sent, called))
-    sums, squares = torch.cat(messages).double().tensor_split([1 + own.mean.shape[1]], 1)
-    heard = _Own(sums[:, :1], _mean(sums), squares, own.type)
-    centre = _mean(sums.sum(0, keepdim=True))
-    unit = _unit(heard.spread(centre).sum(0, keepdim=True))
-    every = network.agents, -1
-    return Standards(centre.to(own.type).expand(every), unit.expand(every))
+        messages.append(network.upload(own.of_agents(called).sums(), called))
+    heard = torch.cat(messages)
+    counts, (sums, squares) = heard[:, :1], heard[:, 1:].chunk(2, 1)
+    count = counts.sum(0)
+    centre = sums.sum(0) / count
+    between = (counts * (sums / counts - centre).square()).sum(0) / count
+    noise = (ROUNDING * torch.finfo(own.type).eps * centre).square()
+    unit = _unit(squares.sum(0) / count, between, noise)
+    return Standards(centre.expand(network.agents, -1), unit.expand(network.agents, -1))
 
 
-def _mean(sums: Tensor) -> Tensor:
-    return sums[:, 1:] / sums[:, :1]
-
-
-def _unit(spread: Tensor) -> Tensor:
-    variance = _mean(spread)
+def _unit(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
+    """Return the root of the variance within agents and between them; 1 where there is none."""
+    variance = within + torch.where(between > noise, between, 0.0)
     return torch.where(variance > 0, variance, 1.0).sqrt()
 
 
