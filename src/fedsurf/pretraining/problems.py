@@ -40,7 +40,7 @@ class WideConfig:
 
     real_share: float = 0.4
     """Share of the problems with real images."""
-    server_share: float = 0.35
+    server_share: float = 0.4
     """Share of the problems that go through a server."""
     fault_share: float = 0.3
     """Share of the problems over a faulty network."""

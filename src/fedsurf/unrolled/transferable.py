@@ -8,8 +8,8 @@ round, every agent
 1. hears what kind of problem the federation has (`signals`), from which a small perceptron sets the
    knobs of the round and another one, class by class, a gate and an offset of the logits by how
    unusual the class is at this agent (`controller`);
-2. takes two Newton-like steps on all its examples, from W to V (`local_fit`), with the second moment
-   of all agents' features, as far as it knows it (`curvature`);
+2. takes Newton-like steps on all its examples, from W to V (`local_fit`), with the second moment of
+   all agents' features, as far as it knows it (`curvature`); two over a graph, four for a server;
 3. sends φ = V + κ (W − V_prev), its sums and its progress, and in the first rounds the sum of its
    examples and its sketch of the second moment;
 4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
@@ -49,7 +49,7 @@ from fedsurf.unrolled.signals import (
 )
 
 Scaling = Literal["whole", "features"]
-LOCAL_STEPS = 2
+LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
 CONSTRAINTS = 10
@@ -258,6 +258,7 @@ class TransferableAlgorithm:
             schedule(*self._when(state), NOBODY, state.weights),
             LocalFit(state.view, state.curvature, state.weights),
             heard,
+            LOCAL_STEPS,
         )
         sent = fitted
         if state.rounds > self.calibration:
@@ -327,6 +328,7 @@ class TransferableAlgorithm:
             schedule(*self._when(state), len(called), weights),
             LocalFit(view, curvature, weights),
             heard,
+            LOCAL_STEPS_THROUGH_SERVER,
         )
         reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
         head, sums, progress, moments = torch.split(reply.mean(0), sizes)
@@ -374,7 +376,7 @@ class TransferableAlgorithm:
         return Curvature.of(sketch / count, known, heard.scale)
 
     def _work(
-        self, controller: Controller, when: Tensor, fit: LocalFit, heard: Heard
+        self, controller: Controller, when: Tensor, fit: LocalFit, heard: Heard, steps: int
     ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """Fit the heads to the agents' examples; return the knobs of mixing, V and the progress."""
         classes, view = self.model.classes, fit.view
@@ -403,7 +405,7 @@ class TransferableAlgorithm:
         )
         fit.take(step)
         after = fit.probabilities()
-        for _ in range(LOCAL_STEPS - 1):
+        for _ in range(steps - 1):
             fit.take(step)
         mixing = {name: knobs[name][:, 0].tanh() for name in MIXING}
         return mixing, fit.raw(), own_progress(before, after, view, share, heard.classes)
