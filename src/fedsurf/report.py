@@ -64,6 +64,7 @@ def _row(score: Score) -> dict[str, Any]:
         row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
     row |= {"last_round": score.end[0], "accuracy_end": score.end[1]}
     row |= {"accuracy_end_error": score.end[2], "spread": score.spread}
+    row |= {"gap": score.gap[0], "gap_error": score.gap[1]}
     row |= {"floats_per_agent": score.floats}
     for reached in score.reached:
         share = round(100 * reached.share)

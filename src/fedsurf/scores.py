@@ -49,6 +49,8 @@ class Score:
     """The last round, and the accuracy then: mean and standard error."""
     spread: float | None
     """Standard deviation of the last accuracy over tasks and seeds."""
+    gap: tuple[float, float | None]
+    """How far the last accuracy is below the centralised one on the same task: mean, standard error."""
     floats: float
     """Floats per agent at the end."""
     reached: list[Reached]
@@ -62,6 +64,7 @@ class Score:
             "accuracy": {str(r): {"mean": m, "error": e} for r, (m, e) in self.accuracy.items()},
             "end": {"round": self.end[0], "mean": self.end[1], "error": self.end[2]},
             "spread": self.spread,
+            "gap": {"mean": self.gap[0], "error": self.gap[1]},
             "floats_per_agent": self.floats,
             "reached": [vars(one) for one in self.reached],
             "diverged_at_rounds": self.diverged,
@@ -80,11 +83,13 @@ def score(
             values = accuracy[:, column]
             shown[count] = (float(values.mean()), finite(standard_error(values)))
     last = accuracy[:, -1]
+    below = ceiling - last
     return Score(
         runs.name,
         shown,
         (int(runs.rounds[0, -1]), float(last.mean()), finite(standard_error(last))),
         float(last.std()) if len(last) > 1 else None,
+        (float(below.mean()), finite(standard_error(below))),
         float(runs.floats[:, -1].double().mean()) / agents,
         [_reached(runs, accuracy, ceiling, agents, share) for share in SHARES],
         [round_ for round_ in runs.diverged if round_ is not None],

@@ -105,10 +105,13 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"Pooled accuracy (%) after so many rounds; {len(ceiling)} tasks",
-        caption="± standard error and s.d. standard deviation over tasks and seeds, at the end",
+        caption=(
+            "± standard error and s.d. standard deviation over tasks and seeds, at the end; gap: points "
+            "below centralised training on the same tasks"
+        ),
     )
     table.add_column("method", no_wrap=True)
-    for heading in (*map(str, rounds), "end", "±", "s.d."):
+    for heading in (*map(str, rounds), "end", "±", "s.d.", "gap", "±"):
         table.add_column(heading, justify="right")
     for score in scores:
         cells = [
@@ -116,10 +119,11 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
             for count in rounds
         ]
         _, end, error = score.end
-        table.add_row(_named(score), *cells, *map(_share, (end, error, score.spread)))
+        shares = map(_share, (end, error, score.spread))
+        table.add_row(_named(score), *cells, *shares, *map(_points, score.gap))
     spread = ceiling.std().item() if len(ceiling) > 1 else None
     numbers = (ceiling.mean().item(), finite(standard_error(ceiling)), spread)
-    table.add_row("centralised (ceiling)", *[""] * len(rounds), *map(_share, numbers))
+    table.add_row("centralised (ceiling)", *[""] * len(rounds), *map(_share, numbers), "", "")
     return table
 
 
@@ -142,6 +146,10 @@ def reached_table(scores: Sequence[Score]) -> Table:
             cells += ["-" if one.floats is None else f"{one.floats / 1000:,.1f}"]
         table.add_row(_named(score), *cells, f"{score.floats / 1000:,.0f}")
     return table
+
+
+def _points(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
 
 
 def _share(value: float | None) -> str:

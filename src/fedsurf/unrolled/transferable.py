@@ -157,8 +157,8 @@ class TransferableAlgorithm:
     rounds : int
         The communication rounds of a whole run. The optimizer knows from the start how many.
     scaling : {"whole", "features"}
-        whole: features share one unit, and each agent centres them by its own mean; features: they
-        are standardised by the mean and the standard deviation of each in the federation, which
+        whole: features share one unit, and agents soon look at them from a common centre; features:
+        they are standardised by the mean and the standard deviation of each in the federation, which
         agents estimate in the first two of the rounds.
     """
 
