@@ -91,7 +91,8 @@ class Controller(nn.Module):
 
 
 def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs)  # leaves the global generator alone
+    # Not by its constructor, which draws from the global generator.
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     with torch.no_grad():
         layer.weight.copy_(torch.randn(outputs, inputs, generator=generator) * gain / inputs**0.5)
         layer.bias.zero_()
