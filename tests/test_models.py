@@ -63,6 +63,10 @@ def test_softmax_head_equals_naive_loops(seed, shape):
     torch.testing.assert_close(
         head.pooled_accuracy(w, data), torch.tensor(pooled, dtype=torch.float64)
     )
+    losses = [naive.loss(row, everything, head.classes) for row in rows]
+    torch.testing.assert_close(
+        head.pooled_loss(w, data), torch.tensor(losses, dtype=torch.float64), rtol=1e-12, atol=1e-12
+    )
 
 
 @given(seeds, shapes)
@@ -85,6 +89,7 @@ def test_linear_module_equals_softmax_head(seed, shape):
         (module.gradient(v, data), as_linear(head.gradient(w, data), *sizes)),
         (module.accuracy(v, data), head.accuracy(w, data)),
         (module.pooled_accuracy(v, data), head.pooled_accuracy(w, data)),
+        (module.pooled_loss(v, data), head.pooled_loss(w, data)),
     ):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 

@@ -102,3 +102,33 @@ def test_slack_is_taken_along_the_first_dimension():
 def test_epsilon_lies_between_0_and_1(epsilon):
     with pytest.raises(ValueError, match=r"^epsilon: got"):
         slack(torch.ones(3), epsilon)
+
+
+@given(
+    st.lists(st.floats(1e-6, 100), min_size=2, max_size=6),
+    st.floats(0.001, 0.999),
+)
+def test_slack_as_a_log_ratio_equals_its_formula(norms, epsilon):
+    found = slack(torch.tensor(norms, dtype=torch.float64), epsilon, "log-ratio")
+    expected = [math.log(norms[i] / norms[i - 1] / (1 - epsilon)) for i in range(1, len(norms))]
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    # It is violated where the difference is, whatever the unit of the gradients.
+    difference = slack(torch.tensor(norms, dtype=torch.float64), epsilon)
+    clear = found.abs() > 1e-6
+    assert torch.equal((found > 0)[clear], (difference > 0)[clear])
+    scaled = slack(1e3 * torch.tensor(norms, dtype=torch.float64), epsilon, "log-ratio")
+    torch.testing.assert_close(scaled, found)
+
+
+def test_gradients_that_vanish_make_a_log_ratio_that_is_a_number():
+    norms = torch.tensor([1.0, 0.0, 0.0, 1e-12], dtype=torch.float64).requires_grad_()
+    found = slack(norms, 0.5, "log-ratio")
+    expected = [math.log(1e-8), 0.0, 0.0]
+    assert found.tolist() == pytest.approx([value - math.log(0.5) for value in expected])
+    found.sum().backward()
+    assert norms.grad.isfinite().all()
+
+
+def test_an_unknown_form_is_refused():
+    with pytest.raises(ValueError, match=r"^form: got 'ratio'"):
+        slack(torch.ones(3), 0.1, "ratio")

@@ -20,6 +20,7 @@ from fedsurf.surf import (
     Problem,
     SurfConfig,
 )
+from fedsurf.surf.meta_training import spread_over
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution
 from fedsurf.unrolled import UDGD, UDGDConfig
 
@@ -83,15 +84,15 @@ def by_hand(setup, steps):
         counts = [len(own) for own in real_examples(task.train)]
         if config.weighting == "uniform":
             counts = [1] * len(counts)
-        losses = torch.nn.functional.cross_entropy(
-            setup.optimizer.model.logits(weights, test.x).flatten(0, 1),
-            test.y.flatten(),
-            reduction="none",
-        ).reshape(test.y.shape)
-        loss = sum(
-            count / sum(counts) * losses[agent].sum() / test.y.shape[1]
-            for agent, count in enumerate(counts)
-        )
+        loss = 0.0
+        for agent, count in enumerate(counts):
+            own = slice(None) if config.loss_on == "pooled" else slice(agent, agent + 1)
+            x, y = test.x[own].flatten(0, 1), test.y[own].flatten()
+            table = weights[agent].reshape(FEATURES + 1, CLASSES)
+            mean = torch.nn.functional.cross_entropy(x @ table[:-1] + table[-1], y)
+            loss = loss + count / sum(counts) * mean
+        if config.relative_loss:
+            loss = loss / math.log(CLASSES)
         lagrangian = loss
         if config.descent.constrained and config.penalty == 0:
             lagrangian = loss + (multipliers * slacks).sum()
@@ -100,6 +101,9 @@ def by_hand(setup, steps):
                 if multiplier + config.penalty * value > 0:
                     lagrangian = lagrangian + multiplier * value + config.penalty / 2 * value**2
         slopes = torch.autograd.grad(lagrangian, theta)
+        if config.clip is not None:
+            length = math.sqrt(sum(float((slope**2).sum()) for slope in slopes))
+            slopes = [slope * min(1.0, config.clip / length) for slope in slopes]
         rate = config.learning_rate
         if config.final_learning_rate is not None:
             fall = (1 + math.cos(math.pi * number / config.steps)) / 2
@@ -107,9 +111,10 @@ def by_hand(setup, steps):
         with torch.no_grad():
             for value, slope, m, v in zip(theta, slopes, first, second, strict=True):
                 m.mul_(0.9).add_(0.1 * slope)
-                v.mul_(0.999).add_(0.001 * slope**2)
+                decay = config.second_moment_decay
+                v.mul_(decay).add_((1 - decay) * slope**2)
                 step = (m / (1 - 0.9 ** (number + 1))) / (
-                    (v / (1 - 0.999 ** (number + 1))).sqrt() + 1e-8
+                    (v / (1 - decay ** (number + 1))).sqrt() + 1e-8
                 )
                 value.sub_(rate * step)
             if config.descent.constrained:
@@ -130,6 +135,9 @@ def by_hand(setup, steps):
         ({"dual_rate": 0.5}, {"network": STAR}),
         ({"penalty": 3.0}, {}),
         ({"penalty": 3.0, "descent": DescentConfig(constrained=False)}, {}),
+        ({"loss_on": "pooled", "relative_loss": True}, {}),
+        ({"clip": 0.2, "second_moment_decay": 0.9}, {}),
+        ({"descent": DescentConfig(form="log-ratio"), "dual_rate": 0.5, "penalty": 0.3}, {}),
     ],
     ids=[
         "paper",
@@ -142,6 +150,9 @@ def by_hand(setup, steps):
         "star",
         "augmented",
         "unused penalty",
+        "pooled",
+        "clipped",
+        "log-ratio",
     ],
 )
 def test_a_step_equals_a_projected_primal_dual_step_written_by_hand(surf, others):
@@ -386,3 +397,130 @@ def test_a_state_that_is_copied_into_another_training_goes_on_to_the_same_bits(s
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(first, second)
     assert torch.equal(one.training.multipliers, two.training.multipliers)
+
+
+def test_pooled_losses_differ_from_own_ones_and_relative_ones_are_in_units_of_guessing():
+    own, pooled, relative = (
+        Setup(replace(SURF, **changes)).training.step().loss
+        for changes in ({}, {"loss_on": "pooled"}, {"loss_on": "pooled", "relative_loss": True})
+    )
+    assert own != pytest.approx(pooled, rel=1e-3)
+    assert relative == pytest.approx(pooled / math.log(CLASSES))
+
+
+def test_gradients_are_no_longer_than_clip_and_short_ones_stay():
+    def lengths(clip):
+        setup = Setup(replace(SURF, clip=clip, learning_rate=0.0))
+        found = []
+        for _ in range(5):
+            setup.training.step()
+            grads = [value.grad.flatten() for value in setup.optimizer.parameters()]
+            found.append(float(torch.cat(grads).norm()))
+        return found
+
+    free = lengths(None)
+    limit = sorted(free)[2]
+    assert lengths(limit) == pytest.approx([min(one, limit) for one in free], rel=1e-4)
+    assert lengths(1e6) == pytest.approx(free, rel=1e-9)
+
+
+def test_an_outlier_is_left_out_and_counts_as_a_step():
+    losses = [record.loss for record in (Setup().training.step(),)]
+    setup = Setup(replace(SURF, skip_above=losses[0] / 2, dual_rate=1.0))
+    before = {
+        group: {name: value.clone() for name, value in values.items()}
+        for group, values in setup.training.state().items()
+    }
+    record = setup.training.step()
+    assert record.loss == pytest.approx(losses[0])
+    assert (record.step, setup.training.step_count) == (1, 1)
+    for group, values in setup.training.state().items():
+        for name, value in values.items():
+            assert torch.equal(value, before[group][name]), (group, name)
+    kept = Setup(replace(SURF, skip_above=losses[0] * 2))
+    before = kept.parameters()
+    kept.training.step()
+    assert not torch.equal(before[0], kept.parameters()[0])
+
+
+def test_with_skip_above_a_loss_that_is_no_number_is_an_outlier_too():
+    def broken(**changes):
+        setup = Setup(replace(SURF, **changes))
+        with torch.no_grad():
+            setup.optimizer.layers[1].perceptron.offset[0] = float("nan")
+        return setup
+
+    with pytest.raises(DivergedError, match=r"the loss of step 0 is nan"):
+        broken().training.step()
+    setup = broken(skip_above=10.0)
+    record = setup.training.step()
+    assert math.isnan(record.loss)
+    assert setup.training.step_count == 1
+
+
+def test_with_clip_a_gradient_that_is_no_number_is_left_out():
+    """Of two runs, one meets an infinite derivative: it must go on as if that step's were zero."""
+    setup, twin = Setup(replace(SURF, clip=1.0)), Setup(replace(SURF, clip=1.0))
+    setup.training.step()
+    twin.training.step()
+    values = list(setup.optimizer.parameters())
+    hook = values[0].register_hook(lambda slope: slope * math.inf)
+    setup.training.step()
+    hook.remove()
+    assert all(value.isfinite().all() for value in values)
+    for value, moment in setup.training.state()["first_moments"].items():
+        before = twin.training.state()["first_moments"][value]
+        torch.testing.assert_close(moment, 0.9 * before)
+    setup.training.step()
+    assert all(value.isfinite().all() for value in values)
+
+
+@pytest.mark.parametrize("field", ["clip", "skip_above"])
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_limits_must_be_positive(field, limit):
+    with pytest.raises(ValueError, match=rf"^{field}: got {limit}"):
+        Setup(replace(SURF, **{field: limit}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"calibrated_share": 0.5}, {"calibrated_share": 1.1, "loss_on": "pooled"}],
+)
+def test_only_pooled_losses_are_calibrated(changes):
+    with pytest.raises(ValueError, match=r"^calibrated_share: got"):
+        Setup(replace(SURF, **changes))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 5, 7, 10, 11, 20, 33])
+@pytest.mark.parametrize("constraints", [1, 3, 10])
+def test_slacks_are_spread_over_constraints_as_by_a_loop(layers, constraints):
+    slacks = torch.randn(layers, generator=seeded(layers), dtype=torch.float64)
+    expected = []
+    for part in range(constraints):
+        # A layer belongs to the part of the depth in which it begins.
+        own = [
+            float(slacks[layer])
+            for layer in range(layers)
+            if part <= layer / layers * constraints + 1e-9 < part + 1
+        ]
+        expected.append(sum(own) / len(own) if own else 0.0)
+    found = spread_over(slacks.requires_grad_(), constraints)
+    assert found.tolist() == pytest.approx(expected)
+    found.sum().backward()
+    assert (slacks.grad > 0).all()
+
+
+def test_the_paper_s_problems_are_a_given_number_of_tasks_over_one_network():
+    setup = Setup(network=STAR)
+    problems = FixedProblems(setup.tasks, setup.network, 3, seed=5)
+    drawn = [problems.training(number) for number in range(20)]
+    assert all(problem.network is setup.network for problem in drawn)
+    assert all(problem.rounds is None for problem in drawn)
+    assert len({tuple(problem.task.train.x.flatten().tolist()) for problem in drawn}) == 3
+    again = problems.training(4).task
+    assert torch.equal(again.train.x, drawn[4].task.train.x)
+    one, two = problems.validation(0).task, problems.validation(1).task
+    assert torch.equal(one.train.x, problems.validation(0).task.train.x)
+    assert not torch.equal(one.train.x, two.train.x)
+    other = replace(problems, seed=6).validation(0).task
+    assert not torch.equal(one.train.x, other.train.x)
