@@ -1,0 +1,160 @@
+"""`pretrain`: folders, resuming to the same bits, what is refused, and what can be loaded from it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import seeded
+from drawn import task as draw_task
+from killed import contents
+
+import fedsurf
+from fedsurf import pretrained
+from fedsurf.cli import run
+from fedsurf.configuration import to_dict
+from fedsurf.files import CheckpointError
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import StarNetwork
+from fedsurf.pretraining.problems import WideConfig
+from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig, pretrain
+from fedsurf.unrolled import TransferableConfig
+
+TINY = PretrainConfig(
+    optimizer=TransferableConfig(width=4, class_width=3),
+    problems=WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20),
+    surf=replace(PretrainConfig().surf, steps=3, validate_every=2, validation_tasks=2),
+    seed=3,
+)
+
+
+class Stop(Exception):  # noqa: N818 - it is no error
+    pass
+
+
+class StopAfter:
+    def __init__(self, step):
+        self.last = step
+
+    def on_start(self, done, total):
+        pass
+
+    def on_step(self, record):
+        if record.step == self.last:
+            raise Stop
+
+    def on_validation(self, record, best_by):
+        pass
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pretrained") / "whole"
+    return path, *pretrain(TINY, path)
+
+
+def test_the_folder_holds_what_a_run_s_does_and_the_weights(whole):
+    path, _, best = whole
+    assert sorted(file.name for file in path.iterdir()) == [
+        "best.safetensors", "config.json", "log.jsonl", WEIGHTS, "state-00000003",
+    ]  # fmt: skip
+    log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [2, 3]
+    assert best["validation"]["step"] in (2, 3)
+    assert len(best["validation"]["slack"]) == 10
+
+
+def test_what_it_wrote_is_loaded_and_is_the_optimizer_that_it_returned(whole):
+    path, optimizer, best = whole
+    loaded = fedsurf.load(path / WEIGHTS)
+    assert loaded.config == TINY.optimizer
+    for found, expected in zip(loaded.parameters(), optimizer.parameters(), strict=True):
+        assert torch.equal(found, expected)
+        assert not found.requires_grad
+    drawn = fedsurf.Transferable(TINY.optimizer, fedsurf.generator(3, "parameters"))
+    pairs = zip(loaded.parameters(), drawn.parameters(), strict=True)
+    assert any(not torch.equal(found, start) for found, start in pairs)
+    card = pretrained.card(path / WEIGHTS)
+    assert card["recipe"] == to_dict(TINY)
+    assert card["validation"] == best["validation"]
+    task = draw_task(0, 4, dtype=torch.float32)
+    algorithm = loaded.on(SoftmaxHead(3, 3), 4)
+    network = StarNetwork(4, 2, seeded(0))
+    state = algorithm.init(task, network, seeded(0))
+    assert algorithm.step(state, task, network, seeded(0)).weights.isfinite().all()
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last):
+    """After step 1 there is no state yet, and it starts anew; after step 3 there is that of step 2."""
+    before = torch.get_rng_state()
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", observers=[StopAfter(last)])
+    assert not (tmp_path / "run" / WEIGHTS).exists()
+    assert (tmp_path / "run" / "state-00000002").exists() == (last == 3)
+    pretrain(TINY, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(whole[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_finished_run_is_only_read(whole):
+    before = contents(whole[0])
+    optimizer, best = pretrain(TINY, whole[0], resume=True, observers=[StopAfter(1)])
+    assert contents(whole[0]) == before
+    assert best == whole[2]
+    for found, expected in zip(optimizer.parameters(), whole[1].parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_used_folder_and_another_recipe_are_refused(whole, tmp_path):
+    before = contents(whole[0])
+    with pytest.raises(FileExistsError, match=r"whole: there is something in this folder"):
+        pretrain(TINY, whole[0])
+    for change, message in (
+        ({"seed": 4}, r"seed \(3 there, 4 here\)"),
+        ({"surf": replace(TINY.surf, clip=None)}, r"surf\.clip \(0\.3 there, None here\)"),
+        (
+            {"problems": replace(TINY.problems, most_agents=30)},
+            r"problems\.most_agents \(20 there, 30 here\)",
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf"another configuration, which differs in {message}"):
+            pretrain(replace(TINY, **change), whole[0], resume=True)
+    assert contents(whole[0]) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+        pretrain(TINY, tmp_path, resume=True)
+
+
+def test_the_shipped_recipe_constrains_descent_on_wide_problems():
+    recipe = PretrainConfig()
+    assert recipe.surf.descent.constrained
+    assert recipe.surf.loss_on == "pooled"
+    assert recipe.problems == WideConfig()
+    assert json.loads(json.dumps(to_dict(recipe))) == to_dict(recipe)
+
+
+ARGUMENTS = [
+    "--optimizer.width", "4", "--optimizer.class-width", "3", "--problems.real-share", "0",
+    "--problems.most-agents", "20", "--problems.most-examples", "60",
+    "--problems.test-examples", "20", "--surf.steps", "2", "--surf.validation-tasks", "2",
+]  # fmt: skip
+
+
+def test_pretrain_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    command = ["pretrain", "--folder", folder, *ARGUMENTS]
+    assert run([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert Path(result["file"]) == tmp_path / "run" / WEIGHTS
+    assert result["validation"]["step"] == 2
+    assert fedsurf.load(result["file"]).config == TINY.optimizer
+    assert run(command) == 1
+    assert "there is something in this folder" in capsys.readouterr().err
+    assert run([*command, "--resume"]) == 0
+    shown = capsys.readouterr().out
+    assert "The best optimizer is that of step 2" in shown
+    assert f"fedsurf audit {tmp_path / 'run' / WEIGHTS}" in shown
+    assert run([*command, "--resume", "--seed", "1"]) == 1
+    assert "seed (0 there, 1 here)" in capsys.readouterr().err

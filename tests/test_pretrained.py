@@ -1,0 +1,104 @@
+"""Pretrained optimizers: loading by name and from files, their cards, and what cannot be loaded."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import seeded
+from drawn import task as draw_task
+from safetensors.torch import save_file
+
+import fedsurf
+from fedsurf import pretrained
+from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
+from fedsurf.network import StarNetwork
+from fedsurf.unrolled import Transferable, TransferableConfig
+
+ABOUT = {"optimizer": {"width": 4, "class_width": 3}}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    optimizer = Transferable(TransferableConfig(4, 3), seeded(0))
+    path = tmp_path / "folder" / "small.safetensors"
+    write_tensors(path, dict(optimizer.named_parameters()), {**ABOUT, "note": "for a test"})
+    return path
+
+
+@pytest.mark.parametrize("name", pretrained.NAMES)
+def test_what_is_inside_the_package_is_loaded_by_name(name: str) -> None:
+    optimizer = fedsurf.load(name)
+    assert isinstance(optimizer, Transferable)
+    assert all(not value.requires_grad for value in optimizer.parameters())
+    assert all(value.isfinite().all() for value in optimizer.parameters())
+    assert pretrained.card(name)["optimizer"] == vars(optimizer.config)
+    assert len(pretrained.digest(name)) == 64
+    assert fedsurf.load().config == optimizer.config
+
+
+def test_the_shipped_optimizer_learns_over_a_graph_and_through_a_server() -> None:
+    task = draw_task(0, agents=20, train=10, test=10, features=20, dtype=torch.float32)
+    model = fedsurf.SoftmaxHead(20, 3)
+    for network in (
+        fedsurf.make_network(fedsurf.NetworkConfig(shift="metropolis"), 20, seeded(0)),
+        StarNetwork(20, 10, seeded(0)),
+    ):
+        algorithm = fedsurf.load().on(model, rounds=10)
+        state = algorithm.init(task, network, seeded(0))
+        for _ in range(algorithm.steps):
+            state = algorithm.step(state, task, network, seeded(0))
+        weights = network.agent_rows(state.weights)
+        assert model.pooled_accuracy(weights, task.test).min() > 0.8
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_is_loaded_by_its_path(file: Path, kind: type) -> None:
+    optimizer = fedsurf.load(kind(file))
+    assert optimizer.config == TransferableConfig(4, 3)
+    stored = read_new_tensors(file)
+    for name, value in optimizer.named_parameters():
+        assert torch.equal(value, stored[name])
+    assert pretrained.card(kind(file))["note"] == "for a test"
+
+
+def test_other_weights_have_another_digest(file: Path) -> None:
+    before = pretrained.digest(file)
+    assert pretrained.digest(file) == before != pretrained.digest()
+    tensors = read_new_tensors(file)
+    tensors["graph.round_out.bias"][0] += 1e-6
+    write_tensors(file, tensors, ABOUT)
+    assert pretrained.digest(file) != before
+
+
+def test_names_that_are_neither_known_nor_files_are_refused(tmp_path: Path) -> None:
+    for act in (fedsurf.load, pretrained.card, pretrained.digest):
+        with pytest.raises(ValueError, match=r"^name: got 'nothing', .* one of softmax-head"):
+            act("nothing")
+        with pytest.raises(CheckpointError, match=r"no\.safetensors: there is no such file"):
+            act(tmp_path / "no.safetensors")
+
+
+def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None:
+    content = file.read_bytes()
+    for length in (0, 4, 100, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"small\.safetensors: truncated"):
+            fedsurf.load(file)
+    save_file({"other": torch.zeros(3)}, file)
+    with pytest.raises(CheckpointError, match=r"small\.safetensors: .* not one that fedsurf wrote"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, {"config": {}})
+    with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 4, "colour": "red"}})
+    with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer .*colour"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, ABOUT)
+    with pytest.raises(CheckpointError, match=r"small\.safetensors: lacks the tensors"):
+        fedsurf.load(file)
+
+
+def test_weights_of_another_shape_are_refused(file: Path) -> None:
+    write_tensors(file, read_new_tensors(file), {"optimizer": {"width": 5, "class_width": 3}})
+    with pytest.raises(CheckpointError, match=r"has shape \[4, 18\], but \[5, 18\] was expected"):
+        fedsurf.load(file)
