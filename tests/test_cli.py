@@ -24,7 +24,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         run(["--help"])
     assert stop.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("demo", "train", "evaluate", "ablation", "data"))
+    assert all(
+        name in shown for name in ("demo", "train", "evaluate", "ablation", "pretrain", "data")
+    )
 
 
 def test_a_wrong_command_line_exits_with_2() -> None:

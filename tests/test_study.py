@@ -11,10 +11,12 @@ import torch
 from fedsurf import study as study_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
-from fedsurf.evaluation import Trajectories, recorded_steps
+from fedsurf.evaluation import Trajectories, recorded_steps, run_all
+from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, LogRange, method_named
 from fedsurf.network import FaultConfig
 from fedsurf.presets import STUDIES
+from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.scores import score
 from fedsurf.study import Entrant, Study, StudyConfig
@@ -344,3 +346,81 @@ def test_the_same_study_draws_the_same_figure(tmp_path: Path) -> None:
         assert run_command([*command, "--tasks", "2", "--rounds", "5"]) == 0
     for file in ("figure.svg", "results.json", "results.csv", "trajectories.csv"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.mark.parametrize("preset", ["digits", "digits-star"])
+def test_a_pretrained_optimizer_enters_on_the_same_tasks_and_network(preset: str) -> None:
+    study = Study(replace(STUDIES[preset].config, tasks=2))
+    runs = study.run(Entrant("SURF-T", pretrained="softmax-head", rounds=5))
+    assert runs.rounds[0].tolist() == [0, 2, 4, 5]
+    again = run_all(load().on(study.model, 5), study.test_tasks(0), study.network(0), 3, seed=0)
+    assert same(runs, again)
+    assert runs.diverged == [None, None]
+    assert float(runs.pooled_accuracy[:, -1].min()) > 0.3
+
+
+def test_without_a_number_of_rounds_a_pretrained_optimizer_has_twenty() -> None:
+    study = Study(replace(SMALL, tasks=1))
+    runs = study.run(Entrant("SURF-T", pretrained="softmax-head"))
+    assert int(runs.rounds[0, -1]) == 20
+
+
+def test_results_of_other_weights_and_depths_are_not_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "optimizer.safetensors"
+    small = {"optimizer": {"width": 16, "class_width": 12}}
+    write_tensors(file, dict(load().named_parameters()), small)
+    study = Study(replace(SMALL, tasks=1), tmp_path / "cache")
+    entrant = Entrant("SURF-T", pretrained=str(file), rounds=4)
+    first, deeper = study.run(entrant), study.run(replace(entrant, rounds=6))
+    assert first.rounds.shape != deeper.rounds.shape
+    with monkeypatch.context() as patch:
+        patch.setattr(study_module, "run_all", None)
+        assert same(study.run(entrant), first)
+        assert same(study.run(replace(entrant, rounds=6)), deeper)
+    changed = read_new_tensors(file)
+    changed["graph.round_out.bias"][0] += 0.5
+    write_tensors(file, changed, small)
+    assert not same(study.run(entrant), first)
+    file.write_bytes(file.read_bytes()[:500])
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: truncated"):
+        study.run(entrant)
+
+
+def test_pretrained_optimizers_in_compare_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine" / "optimizer.safetensors"
+    about = {"optimizer": {"width": 16, "class_width": 12}}
+    write_tensors(file, dict(load().named_parameters()), about)
+    command = ["compare", "digits", "--folder", str(tmp_path / "study"), "--methods", "dgd"]
+    command += ["--tasks", "1", "--rounds", "10", "--at", "5", "10"]
+    entrants = ["--pretrained", "softmax-head", str(file), "--depths", "5", "10"]
+    assert run_command([*command, *entrants, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    rows = {row["label"]: row for row in report["entrants"]}
+    assert list(rows) == [
+        "SURF-T, 5 rounds",
+        "SURF-T, 10 rounds",
+        "SURF-T (mine), 5 rounds",
+        "SURF-T (mine), 10 rounds",
+        "DGD",
+    ]
+    assert [row["pretrained"] for row in rows.values()] == [
+        *["softmax-head"] * 2,
+        *[str(file)] * 2,
+        None,
+    ]
+    # The file holds the shipped weights: both are the same run.
+    for depth in (5, 10):
+        one, two = rows[f"SURF-T, {depth} rounds"], rows[f"SURF-T (mine), {depth} rounds"]
+        assert one["end"] == two["end"]
+        assert one["end"]["round"] == depth
+    assert "SURF-T" in (tmp_path / "study" / "results.csv").read_text()
+    assert run_command([*command, *entrants]) == 0
+    assert "10 rounds" in capsys.readouterr().out
+    assert run_command([*command, "--pretrained", "nothing"]) == 1
+    assert "name: got 'nothing'" in capsys.readouterr().err
+    assert run_command([*command, "--pretrained", "softmax-head", "--depths", "0"]) == 1
+    assert "rounds: got 0" in capsys.readouterr().err
