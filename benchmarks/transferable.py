@@ -1,0 +1,168 @@
+"""The transferable layer against the bare linear algebra in it, and against the paper's layer.
+
+A run of 20 rounds over 100 agents with 512 features, 45 examples each and 10 classes, on a 3-regular
+graph. Its products and decompositions are written down while it runs, and done again on the same
+numbers with nothing in between, into tensors that are there already. Everything else (softmax, the
+perceptrons, sums, memory) is what the ratio shows above 1.
+
+With --steps, also one meta-training step of it at that size against one of the paper's layer, by the
+same trainer with its constraints. U-DGD has 531 million parameters there and needs about 9 GB.
+
+    python benchmarks/transferable.py [--features 512] [--agents 100] [--repeats 7] [--steps 2]
+"""
+
+import argparse
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedsurf import (
+    UDGD,
+    FixedProblems,
+    MetaTasks,
+    MetaTraining,
+    NetworkConfig,
+    SoftmaxHead,
+    SurfConfig,
+    TaskConfig,
+    TaskDistribution,
+    Transferable,
+    TransferableConfig,
+    UDGDConfig,
+    generator,
+    make_network,
+)
+from fedsurf.network import Network
+from fedsurf.pretraining.recipe import PretrainConfig
+
+ALGEBRA = {"mm", "bmm", "addmm", "baddbmm", "_linalg_eigh", "mv", "dot", "_sparse_mm"}
+"""What counts as linear algebra, as torch calls it."""
+
+
+class Writing(TorchDispatchMode):
+    """Writes down every product and decomposition, with what went in and what came out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Do what was asked, and remember it if it is linear algebra."""
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in ALGEBRA:
+            self.done.append((func, args, kwargs or {}, result))
+        return result
+
+    def again(self) -> Callable[[], None]:
+        """Return what does all of it again, into the tensors that hold the results."""
+        calls = []
+        for func, args, named, result in self.done:
+            packet = func.overloadpacket
+            sparse = any(isinstance(one, Tensor) and one.is_sparse for one in args)
+            if not sparse and isinstance(result, Tensor) and "out" in packet.overloads():
+                calls.append((packet.out, args, {**named, "out": result}))
+            else:
+                calls.append((func, args, named))
+
+        def bare() -> None:
+            for call, args, named in calls:
+                call(*args, **named)
+
+        return bare
+
+
+def seconds(*works: Callable[[], object], repeats: int) -> list[float]:
+    """Return the median time of each, measured in turn, so that a busy machine disturbs all alike."""
+    taken: list[list[float]] = [[] for _ in works]
+    for repeat in range(repeats + 1):
+        for work, times in zip(works, taken, strict=True):
+            start = time.perf_counter()
+            work()
+            if repeat:
+                times.append(time.perf_counter() - start)
+    return [sorted(times)[len(times) // 2] for times in taken]
+
+
+def distribution(features: int, classes: int, agents: int) -> TaskDistribution:
+    x = torch.randn(agents * 80, features, generator=generator(0, "x"))
+    y = torch.randint(classes, (agents * 80,), generator=generator(0, "y"))
+    x = x + torch.randn(classes, features, generator=generator(0, "means"))[y] / 2
+    return TaskDistribution(x, y, classes, TaskConfig(agents=agents))
+
+
+@torch.no_grad()
+def one_run(tasks: TaskDistribution, network: Network, model: SoftmaxHead, repeats: int) -> None:
+    task = tasks.draw(generator(0, "task"))
+    optimizer = Transferable(TransferableConfig(), generator(0, "parameters"))
+    algorithm = optimizer.on(model, rounds=20)
+
+    def run() -> None:
+        network.reset()
+        state = algorithm.init(task, network, generator(0, "run"))
+        for _ in range(algorithm.steps):
+            state = algorithm.step(state, task, network, generator(0, "run"))
+
+    with Writing() as writing:
+        run()
+    whole, bare = seconds(run, writing.again(), repeats=repeats)
+    counts = Counter(func.overloadpacket.__name__ for func, *_ in writing.done)
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    print(f"a run of {network.rounds} rounds {1000 * whole:.0f} ms")
+    print(f"its linear algebra ({kinds}) {1000 * bare:.0f} ms")
+    print(f"ratio {whole / bare:.2f}")
+
+
+def one_step(tasks: TaskDistribution, network: Network, model: SoftmaxHead, steps: int) -> None:
+    every = MetaTasks(tasks, tasks, tasks)
+
+    def training(optimizer: UDGD | Transferable, surf: SurfConfig) -> MetaTraining:
+        problems = FixedProblems(every, network, surf.tasks, seed=0)
+        return MetaTraining(optimizer, problems, surf, seed=0)
+
+    transferable = Transferable(TransferableConfig(), generator(0, "parameters"))
+    (ours,) = seconds(training(transferable, PretrainConfig().surf).step, repeats=max(5, steps))
+    paper = UDGD(model, UDGDConfig(), generator(0, "parameters"))
+    (theirs,) = seconds(training(paper, SurfConfig()).step, repeats=steps)
+    for name, optimizer, taken in (
+        ("transferable", transferable, ours),
+        ("the paper's layer", paper, theirs),
+    ):
+        numbers = sum(value.numel() for value in optimizer.parameters())
+        print(f"a meta-training step, {name}: {numbers:,} parameters, {1000 * taken:.0f} ms")
+    print(f"ratio {theirs / ours:.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--agents", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=0, help="meta-training steps to time")
+    options = parser.parse_args()
+    tasks = distribution(options.features, options.classes, options.agents)
+    config = NetworkConfig(shift="metropolis")
+    network = make_network(config, options.agents, generator(0, "graph"))
+    model = SoftmaxHead(options.features, options.classes)
+    print(
+        f"{options.agents} agents, {options.features} features, {options.classes} classes, "
+        f"45 examples an agent, {torch.get_num_threads()} threads"
+    )
+    one_run(tasks, network, model, options.repeats)
+    gc.collect()
+    if options.steps:
+        one_step(tasks, network, model, options.steps)
+
+
+if __name__ == "__main__":
+    main()
