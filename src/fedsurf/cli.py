@@ -8,12 +8,13 @@ and errors to standard error.
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.logging import RichHandler
+from torch import Tensor
 
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
@@ -29,7 +30,7 @@ from fedsurf.presets import PRESETS, STUDIES, preset
 from fedsurf.pretrained import NAMES
 from fedsurf.progress import TerminalProgress, opener
 from fedsurf.report import write_report
-from fedsurf.scores import ROUNDS, score
+from fedsurf.scores import ROUNDS, Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf import DivergedError
 from fedsurf.surf.checkpoint import RunFolder
@@ -67,27 +68,43 @@ else:
 app = tyro.extras.SubcommandApp()
 
 
+DEMO_METHODS = ("dgd", "dfedavgm", "gradient-tracking", "exact-diffusion")
+"""The classical methods of the demo's first part."""
+
+
 @app.command
 def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -> None:
-    """Meta-train U-DGD on embedded images, then train new classifiers with it, beside DGD.
+    """Show both halves of fedsurf on embedded data: a pretrained optimizer, and meta-training one.
 
-    Takes a few minutes on two cores and needs no download. A finished run in the folder is used
-    again; remove the folder to train anew.
+    First the pretrained optimizer trains classifiers of digits, which it never saw, beside tuned
+    classical methods. Then U-DGD is meta-trained on embedded images and trains new classifiers,
+    beside DGD. Takes a few minutes on two cores and needs no download. A finished run in the folder
+    is used again; remove the folder to train anew.
 
     Args:
-        folder: Where the run, the figure and the numbers go.
+        folder: Where the run, the figures and the numbers go.
         tasks: The number of meta-test tasks.
         json: Print the numbers as JSON instead of tables.
     """
+    err.print(
+        "1. The pretrained optimizer on handwritten digits: 30 agents, 3-regular graph, 20 rounds, "
+        "beside classical methods with 200 rounds.",
+        highlight=False,
+    )
+    study = replace(STUDIES["digits"].config, tasks=tasks, initial_deviation=0.0)
+    place = folder / "pretrained"
+    first = _compare(study, place, methods=DEMO_METHODS, pretrained=("softmax-head",))
+    if not json:
+        _show(first, place)
     config = preset("demo")
     err.print(
-        "Meta-training U-DGD on embedded Fashion-MNIST: 100 agents, 3-regular graph, "
+        "2. Meta-training U-DGD on embedded Fashion-MNIST: 100 agents, 3-regular graph, "
         f"{config.optimizer.layers} layers of {config.optimizer.filter_order} rounds each.",
         highlight=False,
     )
-    resume = folder.exists() and any(folder.iterdir())
-    _train(config, folder, resume=resume)
-    _evaluate([folder], tasks=tasks, rounds=(20, 200), figure=folder / "figure.png", as_json=json)
+    run = folder / "u-dgd"
+    _train(config, run, resume=run.exists() and any(run.iterdir()))
+    _evaluate([run], tasks=tasks, rounds=(20, 200), figure=folder / "figure.png", as_json=json)
 
 
 @app.command
@@ -246,6 +263,42 @@ def compare(
     """
     if len(set(runs)) < len(runs):
         raise ValueError(f"runs: got {[str(run) for run in runs]}, but each must be another one")
+    found = _compare(
+        config,
+        folder,
+        methods=methods,
+        runs=runs,
+        pretrained=pretrained,
+        depths=depths,
+        tuned=tuned,
+        at=at,
+    )
+    if json:
+        print_json(found.report)
+    else:
+        _show(found, folder)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What a comparison found, for tables and for programs."""
+
+    scores: list[Score]
+    ceiling: Tensor
+    report: dict[str, Any]
+
+
+def _compare(
+    config: StudyConfig,
+    folder: Path,
+    *,
+    methods: tuple[str, ...],
+    runs: tuple[Path, ...] = (),
+    pretrained: tuple[str, ...] = (),
+    depths: tuple[int, ...] = (20,),
+    tuned: Path | None = None,
+    at: tuple[int, ...] = ROUNDS,
+) -> _Compared:
     limit_threads(0)
     study = Study(config, folder / "cache")
     server = config.network.graph.kind == "star"
@@ -274,13 +327,15 @@ def compare(
         ceiling = study.ceiling(advance)
     shown = [count for count in at if count <= config.rounds]
     scores = [score(one, ceiling, config.task.agents, shown) for one in results]
-    report = write_report(folder, study, entrants, results, scores, ceiling)
-    if json:
-        print_json(report)
-    else:
-        out.print(tables.scores_table(scores, ceiling))
-        out.print(tables.reached_table(scores))
-        out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
+    return _Compared(
+        scores, ceiling, write_report(folder, study, entrants, results, scores, ceiling)
+    )
+
+
+def _show(found: _Compared, folder: Path) -> None:
+    out.print(tables.scores_table(found.scores, found.ceiling))
+    out.print(tables.reached_table(found.scores))
+    out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
 
 
 app.command(audit)

@@ -104,26 +104,25 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
     rounds = sorted({count for score in scores for count in score.accuracy})
     table = Table(
         box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
         title=f"Pooled accuracy (%) after so many rounds; {len(ceiling)} tasks",
         caption=(
-            "± standard error and s.d. standard deviation over tasks and seeds, at the end; gap: points "
-            "below centralised training on the same tasks"
+            "± standard error over tasks and seeds; gap: points below centralised training on the "
+            "same tasks, at the end"
         ),
     )
     table.add_column("method", no_wrap=True)
-    for heading in (*map(str, rounds), "end", "±", "s.d.", "gap", "±"):
-        table.add_column(heading, justify="right")
+    for heading in (*map(str, rounds), "end", "gap"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for score in scores:
         cells = [
             f"{100 * score.accuracy[count][0]:.1f}" if count in score.accuracy else ""
             for count in rounds
         ]
         _, end, error = score.end
-        shares = map(_share, (end, error, score.spread))
-        table.add_row(_named(score), *cells, *shares, *map(_points, score.gap))
-    spread = ceiling.std().item() if len(ceiling) > 1 else None
-    numbers = (ceiling.mean().item(), finite(standard_error(ceiling)), spread)
-    table.add_row("centralised (ceiling)", *[""] * len(rounds), *map(_share, numbers), "", "")
+        table.add_row(_named(score), *cells, _with_error(end, error, 1), _with_error(*score.gap, 2))
+    mean, error = ceiling.mean().item(), finite(standard_error(ceiling))
+    table.add_row("centralised (ceiling)", *[""] * len(rounds), _with_error(mean, error, 1), "")
     return table
 
 
@@ -148,12 +147,9 @@ def reached_table(scores: Sequence[Score]) -> Table:
     return table
 
 
-def _points(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f}"
+def _with_error(value: float, error: float | None, digits: int) -> str:
+    shown = f"{100 * value:.{digits}f}"
+    return shown if error is None else f"{shown} ±{100 * error:.{digits}f}"
 
 
 def _named(score: Score) -> str:
