@@ -423,6 +423,21 @@ def test_constant_features_are_no_trouble(value, dtype, star):
         assert heads(changed(task, constant), network(star=star), 20, learned).isfinite().all()
 
 
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("unit", [1e-16, 1e-12, 1e-8, 1e-4, 1e4, 1e8, 1e12, 1e16])
+def test_features_in_very_small_and_very_large_units_are_no_trouble(unit, star):
+    task = drawn.task(12, AGENTS, 8, 5, 20, CLASSES, dtype=torch.float32)
+    other = changed(task, lambda x, y, mask: (unit * x, y, mask))
+    learned, head = optimizer(dtype=torch.float32), SoftmaxHead(20, CLASSES)
+    found, expected = (
+        head.logits(heads(each, network(star=star), 6, learned), each.test.x)
+        for each in (other, task)
+    )
+    assert found.isfinite().all()
+    if 1e-8 <= unit <= 1e8:
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
 def test_agents_with_one_class_each_learn_all_of_them():
     classes, agents = 4, 12
     means = 3 * torch.eye(classes, 20, dtype=torch.float64)

@@ -97,7 +97,9 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     scale = torch.where(known > 0, known, 1.0)
     energy = features * scale
     signal = torch.where(same_pairs > 0, same / same_pairs.clamp(min=1e-6), 0.0) / energy
-    concentration = torch.where(pairs > 0, squares / pairs.clamp(min=1e-6), 0.0) / energy.square()
+    concentration = squares / pairs.clamp(min=1e-6) / energy.square()
+    # In very large or very small units these squares are no numbers: then they tell nothing.
+    concentration = torch.where((pairs > 0) & concentration.isfinite(), concentration, 0.0)
     dimension = -concentration.clamp(1 / features, 1.0).log()
     total = (agents * mean).clamp(min=1.0).log()
     log_classes = math.log(classes)
