@@ -3,8 +3,8 @@
 A problem is a task, a network and a number of rounds. Real Fashion-MNIST images under random views,
 subsets, subdivisions and renamings of the classes and random spectra; features that imitate a deep
 backbone's, with 2 to 60 classes and 4 to 160 features, from almost separable to almost hopeless;
-10 to 100 agents with 2 to 100 examples, equal or not; label distributions from even to one class an
-agent; seven families of graphs, or a server to which some agents report; stale agents, lost messages
+10 to 100 agents with 1 to 100 examples, equal or not; label distributions from even to one class an
+agent; five kinds of graphs, or a server to which some agents report; stale agents, lost messages
 and agents that come and go. Nothing of CIFAR-10, MNIST or digits is in it.
 """
 

@@ -15,10 +15,11 @@ round, every agent
 4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
 
 With κ = 1 and no memory that is Exact Diffusion with Newton-like steps. Through a server, the agents
-that it calls do 1 to 3 from the server's W, and the server does 4 with the mean of what they send;
-what it returns in the end is a running average of its W. All parameters are shared by agents, classes
-and features: permuting agents or classes, moving the features or changing their unit changes nothing
-but the names. Rotating or permuting the features changes the random directions of the sketch only.
+that it calls do 1 to 3 from the server's W, without κ, and the server does 4 with the mean of what
+they send, without a; what it returns in the end is a running average of its W, of which a is the
+memory. All parameters are shared by agents, classes and features: permuting agents or classes, moving
+the features or changing their unit changes nothing but the names. Rotating or permuting the features
+changes the random directions of the sketch only.
 """
 
 from dataclasses import dataclass, replace
