@@ -174,7 +174,7 @@ def progress_of(before, after, labels, share, federation):
     return bends + [clamp(value, -3, 3) for value in values]
 
 
-def work(controller, when, raw, y, classes, centre, head, curvature, heard):
+def work(controller, when, raw, y, classes, centre, head, curvature, heard, steps):
     """What one agent does in a round: the knobs of mixing, V and its progress."""
     m, p = raw.shape
     x = raw - centre
@@ -209,7 +209,8 @@ def work(controller, when, raw, y, classes, centre, head, curvature, heard):
     how = curvature, lengths, gate, offset, heard.bends, heard.scale
     matrix, bias = local_step(*given, matrix, bias, *how)
     after = chances(x, matrix, bias)
-    matrix, bias = local_step(*given, matrix, bias, *how)
+    for _ in range(steps - 1):
+        matrix, bias = local_step(*given, matrix, bias, *how)
     fitted = torch.cat([matrix, (bias - centre @ matrix)[None]]).flatten().tolist()
     return mixing, fitted, progress_of(before, after, labels, share, heard.classes)
 
@@ -273,7 +274,7 @@ class Federation:
                 heard = self.hear(sums[i], progress[i])
                 knobs, v, found = work(
                     controller, schedule(r, rounds, 20), self.raw[i], self.y[i], self.classes,
-                    centres[i], head[i], curvature[i], heard,
+                    centres[i], head[i], curvature[i], heard, 2,
                 )  # fmt: skip
                 mixing.append(knobs)
                 new.append(v)
@@ -324,7 +325,7 @@ class Federation:
                 heard = self.hear(known[0], progress)
                 knobs, v, found = work(
                     controller, schedule(r, rounds, len(called)), self.raw[i], self.y[i],
-                    self.classes, centre, head, self.curvature(*known, heard), heard,
+                    self.classes, centre, head, self.curvature(*known, heard), heard, 4,
                 )  # fmt: skip
                 mixing.append(knobs)
                 heads.append(v)
