@@ -1,0 +1,237 @@
+"""The pretrained optimizer on federations at the edge of what it must cope with, beside DFedAvgM.
+
+Every case of `fedsurf.odd_cases` is drawn several times. On each draw the pretrained optimizer
+(SURF-T) runs for so many rounds, tuned DFedAvgM for as many and for ten times as many, and
+centralised training to optimality; all start at zero. DFedAvgM is tuned for each case and each number
+of rounds, with the same number of trials on one more draw, which is not among those of the table;
+the penalty of centralised training on the same draw. The table has the pooled accuracy in percent,
+mean ± standard error over draws, a run whose weights are no numbers counting as 0; and the paired
+difference to DFedAvgM in ten times the rounds, which is no worse if it is not below 0 by more than two
+standard errors.
+
+With `--scaling whole`, all methods see the features as they are. With `--scaling features`, SURF-T
+spends two of its rounds on standardising them, and DFedAvgM gets them standardised by all training
+examples for nothing. Centralised training, the ceiling, always gets them so.
+
+    python benchmarks/odd_cases.py [--cases "2 agents" "4 features"] [--tasks 5] [--trials 8]
+"""
+
+import argparse
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+import fedsurf
+from fedsurf import SoftmaxHead, Start, generator
+from fedsurf.algorithms.algorithm import Algorithm
+from fedsurf.algorithms.centralised import Centralised
+from fedsurf.console import limit_threads, print_json
+from fedsurf.evaluation import Trajectories, run
+from fedsurf.methods import method_named
+from fedsurf.network import Network
+from fedsurf.odd_cases import ODD_CASES
+from fedsurf.pretrained import digest
+from fedsurf.statistics import finite, standard_error, within_error
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+from fedsurf.tuning import TuneConfig, tune, with_batches_that_fit
+from fedsurf.unrolled.transferable import Scaling
+
+LONGER = 10
+"""How many times the rounds of SURF-T the longer runs of DFedAvgM take."""
+
+Draw = tuple[Task, Network]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One method on all draws of a case: accuracies `[draws]`, and how many runs were no numbers."""
+
+    accuracy: Tensor
+    broken: int = 0
+    settings: dict[str, Any] | None = None
+
+    @staticmethod
+    def of(runs: Trajectories, settings: dict[str, Any] | None = None) -> "Column":
+        """Take the last record of each run."""
+        broken = sum(at is not None for at in runs.diverged)
+        return Column(runs.pooled_accuracy[:, -1].double().nan_to_num(0.0), broken, settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return {**summary(self.accuracy), "broken": self.broken, "settings": self.settings}
+
+    def cell(self) -> str:
+        """Return what the table says of it."""
+        noted = f" ({self.broken} of {len(self.accuracy)} runs no numbers)" if self.broken else ""
+        return percent(self.accuracy) + noted
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: the columns by name, and the processor time that it took."""
+
+    case: str
+    columns: dict[str, Column]
+    seconds: float
+
+    @property
+    def difference(self) -> Tensor:
+        """SURF-T against the longer DFedAvgM, `[draws]`."""
+        return self.columns["surf"].accuracy - self.columns["dfedavgm_long"].accuracy
+
+    @property
+    def no_worse(self) -> bool:
+        """Whether that is not below 0 by more than two standard errors."""
+        return bool(within_error(-self.difference.mean(), standard_error(self.difference)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        columns = {name: column.to_dict() for name, column in self.columns.items()}
+        difference = {**summary(self.difference), "no_worse": self.no_worse}
+        return {"case": self.case, **columns, "difference": difference, "seconds": self.seconds}
+
+    def cells(self) -> list[str]:
+        """Return the row of the table."""
+        cells = [column.cell() for column in self.columns.values()]
+        verdict = "yes" if self.no_worse else "no"
+        return [self.case, *cells, percent(self.difference, sign="+"), verdict]
+
+
+def summary(values: Tensor) -> dict[str, Any]:
+    mean, error = finite(values.mean()), finite(standard_error(values))
+    return {"mean": mean, "error": error, "draws": values.tolist()}
+
+
+def percent(values: Tensor, sign: str = "") -> str:
+    return f"{100 * values.mean():{sign}.1f} ± {100 * standard_error(values):.1f}"
+
+
+def standardised(task: Task) -> Task:
+    """Give every feature the mean 0 and the variance 1 in all training examples together."""
+    scaler = StandardScaler().fit(task.train.pooled().x[0].numpy())
+    centre, unit = torch.from_numpy(scaler.mean_), torch.from_numpy(scaler.scale_)
+
+    def seen(part: Examples) -> Examples:
+        x = (part.x - centre) / unit
+        return replace(part, x=x if part.mask is None else x * part.mask[:, :, None])
+
+    return Task(seen(task.train), seen(task.test), task.classes)
+
+
+def run_on(algorithm: Algorithm, draws: Sequence[Draw], steps: int) -> Trajectories:
+    """Run an algorithm on every task over its own network, and look at the end only."""
+    runs = [
+        run(algorithm, task, network, steps, path=(number,), record=(0, steps))
+        for number, (task, network) in enumerate(draws)
+    ]
+    return Trajectories.stack(algorithm.name, runs)
+
+
+def dfedavgm(model: SoftmaxHead, draws: Sequence[Draw], other: Draw, budget: TuneConfig) -> Column:
+    """Tune DFedAvgM on another draw, and run it on these."""
+    method, start = method_named("dfedavgm"), Start(0.0, 0.0)
+    best = tune(method, model, start, [other[0]], other[1], budget).best
+    settings = with_batches_that_fit(best, [task for task, _ in draws])
+    return Column.of(
+        run_on(method.make(model, start, settings), draws, budget.rounds), dict(settings)
+    )
+
+
+def ceiling(tasks: Sequence[Task], other: Task) -> Column:
+    """Tune centralised training on another task, and train on these."""
+    with warnings.catch_warnings():
+        # It stops after 2,000 iterations where hardly any penalty is left; tuning sees how good it is.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        best = Centralised.tuned([standardised(other)])
+        accuracy = [best.accuracy(standardised(task)) for task in tasks]
+    return Column(torch.tensor(accuracy).double(), settings={"strength": best.strength})
+
+
+def compare(case: str, *, tasks: int, trials: int, rounds: int, scaling: Scaling) -> Row:
+    """Run everything on draws of a case."""
+    began = time.process_time()
+    draws = [ODD_CASES[case](generator(0, "odd", case, number)) for number in range(tasks)]
+    other = ODD_CASES[case](generator(0, "odd", case, "tuning"))
+    model = SoftmaxHead(other[0].features, other[0].classes)
+    surf = fedsurf.load().on(model, rounds=rounds, scaling=scaling)
+    columns = {"surf": Column.of(run_on(surf, draws, surf.steps))}
+    given, given_other = draws, other
+    if scaling == "features":
+        given = [(standardised(task), network) for task, network in draws]
+        given_other = (standardised(other[0]), other[1])
+    for name, count in (("dfedavgm", rounds), ("dfedavgm_long", LONGER * rounds)):
+        budget = TuneConfig(trials, tasks=1, rounds=count)
+        columns[name] = dfedavgm(model, given, given_other, budget)
+    columns["centralised"] = ceiling([task for task, _ in draws], other[0])
+    return Row(case, columns, time.process_time() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=5, help="draws of each case")
+    parser.add_argument("--trials", type=int, default=8, help="settings of DFedAvgM that are tried")
+    parser.add_argument("--cases", nargs="+", choices=ODD_CASES, default=list(ODD_CASES))
+    parser.add_argument("--rounds", type=int, default=20, help="communication rounds of SURF-T")
+    parser.add_argument("--scaling", choices=("whole", "features"), default="whole")
+    parser.add_argument("--json", action="store_true", help="print numbers for programs")
+    options = parser.parse_args()
+    if options.tasks < 1:
+        parser.error(f"--tasks: got {options.tasks}, but it must be at least 1")
+    limit_threads(0)
+    long = LONGER * options.rounds
+    if not options.json:
+        print(
+            f"pretrained optimizer {digest()[:8]}, scaling {options.scaling}, {options.tasks} draws, "
+            f"{options.trials} trials; threads: {torch.get_num_threads()}\n"
+        )
+        headings = [
+            "case",
+            f"SURF-T, {options.rounds}",
+            f"DFedAvgM, {options.rounds}",
+            f"DFedAvgM, {long}",
+            "centralised",
+            f"SURF-T − DFedAvgM, {long}",
+            "no worse within error",
+        ]
+        print(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
+    rows = []
+    for case in options.cases:
+        row = compare(
+            case,
+            tasks=options.tasks,
+            trials=options.trials,
+            rounds=options.rounds,
+            scaling=options.scaling,
+        )
+        rows.append(row)
+        if not options.json:
+            print(f"| {' | '.join(row.cells())} |", flush=True)
+    if options.json:
+        content = {**vars(options), "optimizer": digest(), "rows": [row.to_dict() for row in rows]}
+        print_json(content)
+        return
+    total = options.tasks * len(rows)
+    surf, short, longer = (
+        sum(row.columns[name].broken for row in rows)
+        for name in ("surf", "dfedavgm", "dfedavgm_long")
+    )
+    print(
+        f"\nSURF-T is no worse in {sum(row.no_worse for row in rows)} of {len(rows)} cases.\n"
+        f"Weights that are no numbers: SURF-T in {surf} of {total} runs, "
+        f"DFedAvgM in {short} of {total} and in {longer} of {total}.\n"
+        f"{sum(row.seconds for row in rows):.0f} s of processor time"
+    )
+
+
+if __name__ == "__main__":
+    main()
