@@ -46,3 +46,14 @@ def test_of_equals_the_earlier_wins(constrained):
     records = [record(1, 0.5, -1.0), record(2, 0.5, -1.0)]
     chosen, _ = choose(records, constrained=constrained)
     assert chosen is records[0]
+
+
+def test_the_highest_accuracy_may_decide_instead_of_the_loss():
+    first, second, third = (
+        replace(record(step, loss, slack), pooled_accuracy=accuracy)
+        for step, loss, slack, accuracy in ((1, 0.1, -1, 0.5), (2, 0.3, -1, 0.7), (3, 0.2, 9, 0.9))
+    )
+    chosen, rule = choose([first, second, third], constrained=True, by="accuracy")
+    assert chosen is second
+    assert rule.startswith("highest pooled validation accuracy among")
+    assert choose([first, second, third], constrained=False, by="accuracy")[0] is third

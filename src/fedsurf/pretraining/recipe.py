@@ -36,6 +36,7 @@ _SURF = SurfConfig(
     weighting="examples",
     validate_every=250,
     validation_tasks=40,
+    select_by="accuracy",
 )
 
 

@@ -26,6 +26,8 @@ from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import AgentWeighting
 
+SelectBy = Literal["loss", "accuracy"]
+
 
 class Unrolled(Algorithm, Protocol):
     """An algorithm with a certain number of steps, its layers."""
@@ -106,6 +108,9 @@ class SurfConfig:
     """Steps between validations, after each of which the state is saved."""
     validation_tasks: int = 10
     """Tasks of a validation."""
+    select_by: SelectBy = field(default="loss", metadata={"added_later": True})
+    """What makes a validation the best, among those whose constraints hold: its loss, or its pooled
+    accuracy, which a few problems with a large loss do not decide."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ def meta_train(
     rules: dict[int, str] = {}
     best: ValidationRecord | None = None
     for count in range(1, len(records) + 1):
-        best, rule = choose(records[:count], constrained=surf.descent.constrained)
+        best, rule = choose(
+            records[:count], constrained=surf.descent.constrained, by=surf.select_by
+        )
         rules[best.step] = rule
     for observer in observers:
         observer.on_start(training.step_count, surf.steps)
@@ -65,7 +67,7 @@ def meta_train(
             continue
         record = training.validate()
         records.append(record)
-        best, rule = choose(records, constrained=surf.descent.constrained)
+        best, rule = choose(records, constrained=surf.descent.constrained, by=surf.select_by)
         if best is record:
             rules[record.step] = rule
             folder.write_best(training.optimizer, record, rule, stored)

@@ -1,17 +1,25 @@
 """Which checkpoint is the best: the best among those whose constraints hold within error."""
 
-from fedsurf.surf.meta_training import ValidationRecord
+from fedsurf.surf.meta_training import SelectBy, ValidationRecord
 
-LOWEST_LOSS = "lowest validation loss"
-FEASIBLE = "lowest validation loss among those whose constraints hold within two standard errors"
+BEST = {"loss": "lowest validation loss", "accuracy": "highest pooled validation accuracy"}
+HOLDING = "among those whose constraints hold within two standard errors"
+LOWEST_LOSS = BEST["loss"]
+FEASIBLE = f"{LOWEST_LOSS} {HOLDING}"
 LEAST_VIOLATION = "smallest violation: no validation had all constraints hold within error yet"
 
 
-def choose(records: list[ValidationRecord], *, constrained: bool) -> tuple[ValidationRecord, str]:
+def choose(
+    records: list[ValidationRecord], *, constrained: bool, by: SelectBy = "loss"
+) -> tuple[ValidationRecord, str]:
     """Return the best of the validations so far, and the rule that chose it."""
+
+    def badness(record: ValidationRecord) -> float:
+        return record.loss if by == "loss" else -record.pooled_accuracy
+
     if not constrained:
-        return min(records, key=lambda record: record.loss), LOWEST_LOSS
+        return min(records, key=badness), BEST[by]
     feasible = [record for record in records if record.feasible]
     if feasible:
-        return min(feasible, key=lambda record: record.loss), FEASIBLE
+        return min(feasible, key=badness), f"{BEST[by]} {HOLDING}"
     return min(records, key=lambda record: record.violation), LEAST_VIOLATION
