@@ -180,7 +180,14 @@ def main() -> None:
     )
     parser.add_argument("--tasks", type=int, default=5, help="draws of each case")
     parser.add_argument("--trials", type=int, default=8, help="settings of DFedAvgM that are tried")
-    parser.add_argument("--cases", nargs="+", choices=ODD_CASES, default=list(ODD_CASES))
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=ODD_CASES,
+        default=list(ODD_CASES),
+        metavar="CASE",
+        help="some of: " + "; ".join(ODD_CASES),
+    )
     parser.add_argument("--rounds", type=int, default=20, help="communication rounds of SURF-T")
     parser.add_argument("--scaling", choices=("whole", "features"), default="whole")
     parser.add_argument("--json", action="store_true", help="print numbers for programs")
