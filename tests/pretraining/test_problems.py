@@ -24,8 +24,8 @@ def few():
     whole = sources.load("fashion-mnist-mini")
     return replace(
         whole,
-        train_x=whole.train_x[:6000],
-        train_y=whole.train_y[:6000],
+        train_x=whole.train_x[:2000],
+        train_y=whole.train_y[:2000],
         test_x=whole.test_x[:100],
         test_y=whole.test_y[:100],
     )
@@ -85,7 +85,7 @@ def same(one, two):
 def test_the_same_seed_gives_the_same_problems_and_another_one_others(wide, drawn):
     again = WideProblems(wide.config, seed=0)
     other = WideProblems(wide.config, seed=1)
-    for number in (0, 7, 23):
+    for number in (0, 7):
         assert same(again.training(number), drawn[number])
         assert not same(other.training(number), drawn[number])
         assert not same(wide.training(number), wide.training(number + 1))
