@@ -336,6 +336,8 @@ class Federation:
                 sum(knobs[name] for knobs in mixing) / len(called)
                 for name in ("keep", "stay", "memory")
             )
+            if stay + memory > 0.9:
+                stay, memory = 0.9 * stay / (stay + memory), 0.9 * memory / (stay + memory)
             following = plus((1 - stay - memory, mean(heads)), (stay, head), (memory, previous))
             head, previous = following, head
             average = plus((1 - keep, head), (keep, average))

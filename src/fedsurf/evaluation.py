@@ -133,7 +133,7 @@ def run(
             continue
         if diverged_at:
             # The first such record tells when it stopped, the others when they would have been.
-            share = 1.0 if not math.isnan(records[-1][2]) else step / diverged_at
+            share = 1.0 if not records or not math.isnan(records[-1][2]) else step / diverged_at
             rounds, floats = int(network.rounds * share), int(network.floats * share)
             records.append((rounds, floats, *[float("nan")] * 5))
         else:

@@ -53,6 +53,8 @@ Scaling = Literal["whole", "features"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
+MOST_OLD = 0.9
+"""The weight of a server's older heads beside what agents send, at most."""
 CONSTRAINTS = 10
 FEWEST_ROUNDS, MOST_ROUNDS = 1, 200
 
@@ -334,6 +336,9 @@ class TransferableAlgorithm:
         reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
         head, sums, progress, moments = torch.split(reply.mean(0), sizes)
         keep, stay, memory = (knobs[name].mean() for name in ("keep", "stay", "memory"))
+        # What agents send must count for something, whatever the features: else W walks away from it.
+        shrink = MOST_OLD / (stay + memory).clamp(min=MOST_OLD)
+        stay, memory = shrink * stay, shrink * memory
         head = (1 - stay - memory) * head + stay * state.fitted[0] + memory * state.previous[0]
         average = torch.lerp(head, state.weights[0], keep)
         reports = state.reports + len(called)
