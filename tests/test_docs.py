@@ -105,6 +105,7 @@ def only_parsing(monkeypatch):
     monkeypatch.setattr("fedsurf.commands.audit.find", stop)
     monkeypatch.setattr("fedsurf.commands.fit.read_labelled", stop)
     monkeypatch.setattr("fedsurf.commands.fit.Head.read", stop)
+    monkeypatch.setattr("fedsurf.commands.pretrain.run_pretraining", stop)
     monkeypatch.setattr(cli.sources, "catalogue", stop)
     monkeypatch.setattr(cli.sources, "get", stop)
 
