@@ -270,6 +270,8 @@ class TransferableAlgorithm:
         message = [sent, state.sums, seen] + [state.moments] * sharing
         mixed = network.mix(torch.cat(message, 1))
         head, sums, seen, *moments = torch.split(mixed, [part.shape[1] for part in message], 1)
+        # Nothing learned is in these: without this, derivatives would be taken of all examples.
+        sums, moments = sums.detach(), [part.detach() for part in moments]
         keep, stay, memory = (knobs[name] for name in ("keep", "stay", "memory"))
         weights = (1 - keep - stay - memory) * head
         weights = weights + keep * sent + stay * state.weights + memory * state.previous
@@ -316,6 +318,7 @@ class TransferableAlgorithm:
         sizes = [len(part) for part in message]
         received = network.download(torch.cat(message), called)
         weights, sums, progress, moments = torch.split(received, sizes, 1)
+        sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
         view, own, own_moments = state.view.of_agents(called), state.own[called], state.own_moments
         own_moments = own_moments[called]
         if state.reports:
@@ -335,6 +338,7 @@ class TransferableAlgorithm:
         )
         reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
         head, sums, progress, moments = torch.split(reply.mean(0), sizes)
+        sums, moments = sums.detach(), moments.detach()
         keep, stay, memory = (knobs[name].mean() for name in ("keep", "stay", "memory"))
         # What agents send must count for something, whatever the features: else W walks away from it.
         shrink = MOST_OLD / (stay + memory).clamp(min=MOST_OLD)
