@@ -94,7 +94,7 @@ def seconds(*works: Callable[[], object], repeats: int) -> list[float]:
 def distribution(features: int, classes: int, agents: int) -> TaskDistribution:
     x = torch.randn(agents * 80, features, generator=generator(0, "x"))
     y = torch.randint(classes, (agents * 80,), generator=generator(0, "y"))
-    x = x + torch.randn(classes, features, generator=generator(0, "means"))[y] / 2
+    x = x + torch.randn(classes, features, generator=generator(0, "means"))[y] / 10
     return TaskDistribution(x, y, classes, TaskConfig(agents=agents))
 
 
