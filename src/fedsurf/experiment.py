@@ -9,15 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedsurf.configuration import differences, from_dict, to_dict
-from fedsurf.files import CheckpointError
+from fedsurf.configuration import to_dict
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.meta_training import MetaTraining, SurfConfig
 from fedsurf.surf.problems import FixedProblems
-from fedsurf.surf.running import Observer, meta_train
+from fedsurf.surf.running import Observer, meta_train, open_run, read_run_config
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
@@ -119,45 +118,19 @@ class Experiment:
             The metadata of the best optimizer: configuration, rule, validation.
         """
         folder = RunFolder(path)
-        stored = to_dict(self.config)
-        if folder.is_new():
-            folder.write_config(stored)
-        else:
-            self._check_resumable(folder, resume=resume)
-        folder.remove_leftovers()
+        open_run(folder, self.config, resume=resume)
         surf = self.config.surf
         self.__dict__.pop("optimizer", None)  # start from θ as drawn, whatever was trained before
         problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
         training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
-        return meta_train(training, folder, stored, observers)
-
-    def _check_resumable(self, folder: RunFolder, *, resume: bool) -> None:
-        if not resume:
-            raise FileExistsError(
-                f"{folder.path}: there is something in this folder already; "
-                "resume the run, or choose another folder"
-            )
-        stored = _read_config(folder)
-        if stored != self.config:
-            raise ValueError(
-                f"{folder.path}: holds a run with another configuration, "
-                f"which differs in {', '.join(differences(to_dict(stored), to_dict(self.config)))}"
-            )
+        return meta_train(training, folder, to_dict(self.config), observers)
 
     @staticmethod
     def load(path: Path, features: Features | None = None) -> "Experiment":
         """Load a run: its experiment, with the best meta-trained parameters in the optimizer."""
         folder = RunFolder(path)
-        config = _read_config(folder)
+        config = read_run_config(folder, ExperimentConfig)
         folder.best_metadata()
         experiment = Experiment(config, features)
         folder.read_best(experiment.optimizer)
         return experiment
-
-
-def _read_config(folder: RunFolder) -> ExperimentConfig:
-    content = folder.read_config()
-    try:
-        return from_dict(ExperimentConfig, content)
-    except ValueError as error:
-        raise CheckpointError(f"{folder.path}: {error}") from error

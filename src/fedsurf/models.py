@@ -61,7 +61,7 @@ class Model(ABC):
     def pooled_loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean cross-entropy of each agent over *all* agents' examples, `[agents]`."""
         pool = examples.pooled()
-        return _cross_entropy(self.logits(weights, pool.x), pool.y.expand(len(weights), -1)).mean(1)
+        return cross_entropy(self.logits(weights, pool.x), pool.y.expand(len(weights), -1)).mean(1)
 
     def _check(self, weights: Tensor, examples: Examples | None = None) -> None:
         if weights.dim() != 2 or weights.shape[1] != self.parameters:
@@ -116,7 +116,7 @@ class SoftmaxHead(Model):
     def loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean cross-entropy of each agent."""
         self._check(weights, examples)
-        return examples.mean(_cross_entropy(self.logits(weights, examples.x), examples.y))
+        return examples.mean(cross_entropy(self.logits(weights, examples.x), examples.y))
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return Xᵀ(P − Y)/m with the bias's row below it, flat, for every agent."""
@@ -147,7 +147,7 @@ class ModuleModel(Model):
         self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor] | None = None
     ) -> None:
         self._module = module
-        self._loss = _cross_entropy if loss is None else loss
+        self._loss = cross_entropy if loss is None else loss
         self._shapes = {name: value.shape for name, value in module.named_parameters()}
         self.parameters = sum(shape.numel() for shape in self._shapes.values())
         if self.parameters == 0:
@@ -209,5 +209,6 @@ class ModuleModel(Model):
         return cast(Tensor, functional_call(self._module, named, (x,)))
 
 
-def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each example, given `scores[…, classes]` and `labels[…]`."""
     return scores.logsumexp(-1) - scores.gather(-1, labels[..., None]).squeeze(-1)

@@ -7,7 +7,7 @@ import torch
 from drawn import examples, seeded, weights
 
 from fedsurf.models import SoftmaxHead
-from fedsurf.surf.calibration import best_factor, cross_entropy, pooled_losses
+from fedsurf.surf.calibrated_losses import best_factor, mean_cross_entropy, pooled_losses
 
 AGENTS, EXAMPLES, CLASSES = 5, 40, 3
 
@@ -25,10 +25,10 @@ def test_the_best_factor_is_that_of_a_search(size):
     logits, labels = confident(0, size)
     found = best_factor(logits, labels)
     factors = torch.linspace(-4, 4, 2001, dtype=torch.float64).exp()
-    losses = torch.stack([cross_entropy(logits * factor, labels) for factor in factors])
+    losses = torch.stack([mean_cross_entropy(logits * factor, labels) for factor in factors])
     best = factors[losses.argmin(0)]
     torch.testing.assert_close(found, best, rtol=0.005, atol=0)
-    reached = cross_entropy(logits * found[:, None, None], labels)
+    reached = mean_cross_entropy(logits * found[:, None, None], labels)
     assert (reached <= losses.amin(0) + 1e-9).all()
 
 
@@ -37,7 +37,7 @@ def test_the_factor_is_large_where_all_is_right_and_at_its_limit_where_all_is_wr
     right = torch.eye(CLASSES, dtype=torch.float64)[labels]
     sure = best_factor(right, labels)
     assert sure.isfinite().all()
-    assert cross_entropy(right * sure, labels) < 1e-4
+    assert mean_cross_entropy(right * sure, labels) < 1e-4
     assert float(best_factor(-right, labels)) == pytest.approx(math.exp(-4))
     assert float(best_factor(torch.zeros_like(right), labels)) == 1
 
@@ -49,7 +49,7 @@ def test_the_loss_is_in_part_that_after_calibration(share):
     pool = data.pooled()
     logits, labels = head.logits(w, pool.x), pool.y.expand(3, -1)
     factor = best_factor(logits, labels)
-    calibrated = cross_entropy(logits * factor[:, None, None], labels)
+    calibrated = mean_cross_entropy(logits * factor[:, None, None], labels)
     plain = head.pooled_loss(w, data)
     found = pooled_losses(head, w, data, share)
     torch.testing.assert_close(found, share * calibrated + (1 - share) * plain)
@@ -59,11 +59,11 @@ def test_the_loss_is_in_part_that_after_calibration(share):
 def test_after_calibration_it_does_not_matter_how_sure_an_agent_is():
     logits, labels = confident(3, 1.0)
     one, two = (
-        cross_entropy(sure * best_factor(sure, labels)[:, None, None], labels)
+        mean_cross_entropy(sure * best_factor(sure, labels)[:, None, None], labels)
         for sure in (0.3 * logits, 3 * logits)
     )
     torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
-    assert not torch.allclose(cross_entropy(logits, labels), one)
+    assert not torch.allclose(mean_cross_entropy(logits, labels), one)
 
 
 def test_its_derivatives_are_those_of_the_calibrated_loss():

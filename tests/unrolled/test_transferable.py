@@ -588,3 +588,10 @@ def test_its_number_of_parameters_does_not_depend_on_the_problem():
     for features, classes in ((1, 2), (40, 7)):
         task = drawn.task(0, AGENTS, 4, 2, features, classes)
         assert heads(task, network(), 3, learned).shape == (AGENTS, (features + 1) * classes)
+
+
+def test_a_shift_operator_that_does_not_average_is_refused():
+    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES)
+    laplacian = Network(lopsided_graph(), "laplacian")
+    with pytest.raises(ValueError, match="network: got the shift operator 'laplacian'"):
+        make(task).init(task, laplacian, drawn.seeded(0))

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsurf.configuration import differences, from_dict, to_dict
-from fedsurf.files import CheckpointError, write_tensors
+from fedsurf.configuration import to_dict
+from fedsurf.files import write_tensors
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.descent import DescentConfig
 from fedsurf.surf.meta_training import MetaTraining, SurfConfig
-from fedsurf.surf.running import Observer, meta_train
+from fedsurf.surf.running import Observer, meta_train, open_run
 from fedsurf.unrolled.transferable import Transferable, TransferableConfig
 
 WEIGHTS = "optimizer.safetensors"
@@ -75,15 +75,7 @@ def pretrain(
         Are told what happens.
     """
     folder, stored = RunFolder(path), to_dict(config)
-    if folder.is_new():
-        folder.write_config(stored)
-    elif not resume:
-        raise FileExistsError(
-            f"{path}: there is something in this folder already; resume the run, or choose another"
-        )
-    else:
-        _check_same(folder, config)
-    folder.remove_leftovers()
+    open_run(folder, config, resume=resume)
     optimizer = Transferable(config.optimizer, seeded(config.seed, "parameters"))
     problems = WideProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
@@ -91,15 +83,3 @@ def pretrain(
     about = {"optimizer": stored["optimizer"], "recipe": stored, "validation": best["validation"]}
     write_tensors(path / WEIGHTS, dict(optimizer.named_parameters()), about)
     return optimizer, best
-
-
-def _check_same(folder: RunFolder, config: PretrainConfig) -> None:
-    try:
-        there = from_dict(PretrainConfig, folder.read_config())
-    except ValueError as error:
-        raise CheckpointError(f"{folder.path}: {error}") from error
-    if there != config:
-        raise ValueError(
-            f"{folder.path}: holds a run with another configuration, which differs in "
-            f"{', '.join(differences(to_dict(there), to_dict(config)))}"
-        )

@@ -140,7 +140,7 @@ class RunFolder:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _leftovers(self) -> list[Path]:
-        names = ("config.json", "log.jsonl", "best.safetensors", "state-????????")
+        names = ("config.json", "log.jsonl", "*.safetensors", "state-????????")
         return [leftover for name in names for leftover in self.path.glob(f".{name}.*")]
 
     def _states(self) -> list[Path]:

@@ -19,7 +19,7 @@ from fedsurf.algorithms.algorithm import Algorithm
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import standard_error, within_error
-from fedsurf.surf.calibration import pooled_losses
+from fedsurf.surf.calibrated_losses import pooled_losses
 from fedsurf.surf.descent import DescentConfig, slack
 from fedsurf.surf.problems import Problem, Problems
 from fedsurf.surf.unrolling import unroll

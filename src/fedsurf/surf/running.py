@@ -1,11 +1,15 @@
 """Meta-training from beginning to end: validations, the best optimizer, states to resume from."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from fedsurf.configuration import differences, from_dict, to_dict
+from fedsurf.files import CheckpointError
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.meta_training import MetaTraining, StepRecord, ValidationRecord
 from fedsurf.surf.selection import choose
+
+Config = TypeVar("Config")
 
 
 class Observer(Protocol):
@@ -22,6 +26,34 @@ class Observer(Protocol):
     def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
         """A validation was made; `best_by` is the rule by which it is the best so far, if it is."""
         ...
+
+
+def read_run_config(folder: RunFolder, kind: type[Config]) -> Config:
+    """Read the configuration of a run, or raise if it is another kind's or another version's."""
+    content = folder.read_config()
+    try:
+        return from_dict(kind, content)
+    except ValueError as error:
+        raise CheckpointError(f"{folder.path}: {error}") from error
+
+
+def open_run(folder: RunFolder, config: Any, *, resume: bool) -> None:
+    """Begin a run in a folder, or find that it holds one of the same configuration to go on with."""
+    if folder.is_new():
+        folder.write_config(to_dict(config))
+    elif not resume:
+        raise FileExistsError(
+            f"{folder.path}: there is something in this folder already; "
+            "resume the run, or choose another folder"
+        )
+    else:
+        there = read_run_config(folder, type(config))
+        if there != config:
+            raise ValueError(
+                f"{folder.path}: holds a run with another configuration, which differs in "
+                f"{', '.join(differences(to_dict(there), to_dict(config)))}"
+            )
+    folder.remove_leftovers()
 
 
 def meta_train(

@@ -204,6 +204,11 @@ class TransferableAlgorithm:
         """Start at W = 0; look at the own examples."""
         check_fits(task, network)
         check_head_fits(self.model, task)
+        if network.shift == "laplacian":
+            raise ValueError(
+                "network: got the shift operator 'laplacian', which does not average, but this "
+                "optimizer mixes averages: use 'metropolis'"
+            )
         told = torch.zeros(network.agents, dtype=torch.bool)
         if self.scaling == "features":
             found = standards(task.train, network)

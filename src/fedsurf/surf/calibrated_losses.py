@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedsurf.models import Model
+from fedsurf.models import Model, cross_entropy
 from fedsurf.tasks.examples import Examples
 
 STEPS = 8
@@ -21,17 +21,16 @@ def pooled_losses(
     pool = examples.pooled()
     logits, labels = model.logits(weights, pool.x), pool.y.expand(len(weights), -1)
     factor = best_factor(logits.detach(), labels)
-    calibrated = cross_entropy(logits * factor[:, None, None], labels)
+    calibrated = mean_cross_entropy(logits * factor[:, None, None], labels)
     if calibrated_share == 1:
         return calibrated
-    plain = cross_entropy(logits, labels)
+    plain = mean_cross_entropy(logits, labels)
     return calibrated_share * calibrated + (1 - calibrated_share) * plain
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of each agent, `[agents]`."""
-    right = logits.gather(2, labels[:, :, None])[:, :, 0]
-    return (logits.logsumexp(2) - right).mean(1)
+    return cross_entropy(logits, labels).mean(1)
 
 
 @torch.no_grad()
