@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Algorithm
-from fedsurf.models import Model, SoftmaxHead
+from fedsurf.models import Model
 from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import standard_error, within_error
 from fedsurf.surf.calibrated_losses import pooled_losses
@@ -293,8 +293,7 @@ class MetaTraining:
     ) -> tuple[Unrolled, Tensor, Tensor]:
         """Run all layers on a problem; return the algorithm, the agents' W_L and every layer's slack."""
         task, descent = problem.task, self.config.descent
-        head = SoftmaxHead(task.features, task.classes)
-        algorithm = self.optimizer.on(head, problem.rounds)
+        algorithm = self.optimizer.on(problem.model, problem.rounds)
         weights, norms = unroll(
             algorithm,
             algorithm.steps,

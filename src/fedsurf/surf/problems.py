@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
 from fedsurf.tasks.distribution import MetaTasks
@@ -13,7 +14,7 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True)
 class Problem:
-    """A task, the network over which it is trained, and for how many rounds.
+    """A task, the model and the network with which it is trained, and for how many rounds.
 
     Attributes
     ----------
@@ -23,11 +24,19 @@ class Problem:
         Over which the agents talk.
     rounds : int or None
         How many communication rounds there are; None for as many as the optimizer has.
+    trained : Model or None
+        What the agents train; None for a softmax head.
     """
 
     task: Task
     network: Network
     rounds: int | None = None
+    trained: Model | None = None
+
+    @property
+    def model(self) -> Model:
+        """What the agents train."""
+        return self.trained or SoftmaxHead(self.task.features, self.task.classes)
 
 
 class Problems(Protocol):
