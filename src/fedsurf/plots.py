@@ -19,7 +19,7 @@ from fedsurf.files import replacing
 COLOURS = ("#0b6fb8", "#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e")
 """Legible on white, in print, and to most colour-blind readers."""
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -28,12 +28,13 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "fedsurf",
 }
+"""What all figures have in common."""
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, whole or not at all; the format follows from the name's ending."""
     kind = path.suffix.removeprefix(".") or "png"
-    with replacing(path) as temporary, mpl.rc_context(_STYLE):
+    with replacing(path) as temporary, mpl.rc_context(STYLE):
         figure.savefig(
             temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
         )
@@ -41,7 +42,7 @@ def save(figure: Figure, path: Path) -> None:
 
 def comparison_figure(comparison: Comparison, epsilon: float | None = None) -> Figure:
     """Draw accuracy over rounds for all methods, and the gradient norm over the optimizer's layers."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         left, right = figure.subplots(1, 2)
         _accuracy(left, comparison)
@@ -51,7 +52,7 @@ def comparison_figure(comparison: Comparison, epsilon: float | None = None) -> F
 
 def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
     """Draw loss and accuracy over the layers of several optimizers (the paper's ablation)."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         axes = figure.subplots(1, 3)
         for colour, (name, comparison) in zip(cycle(COLOURS), comparisons, strict=False):
@@ -77,7 +78,7 @@ def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
 
 def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) -> Figure:
     """Draw accuracy over rounds and over floats for all entrants of a study."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 4.6), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         styles = cycle(("-", "--", "-.", ":"))
@@ -120,7 +121,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
 
 def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Figure:
     """Draw how a classifier's accuracy grew by round, beside that of agents alone and of one place."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         axis = figure.subplots()
         rounds = [row["rounds"] for row in trajectory]
