@@ -8,6 +8,7 @@ layer on its test examples, and updates θ by Adam and λ by projected ascent, a
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -21,6 +22,7 @@ from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import standard_error, within_error
 from fedsurf.surf.calibrated_losses import pooled_losses
 from fedsurf.surf.descent import DescentConfig, slack
+from fedsurf.surf.factored_adam import FactoredAdam
 from fedsurf.surf.problems import Problem, Problems
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.examples import Examples
@@ -240,11 +242,10 @@ class MetaTraining:
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
-        self._adam = torch.optim.Adam(
+        self._adam = FactoredAdam(
             optimizer.parameters(),
             lr=config.learning_rate,
             betas=(0.9, config.second_moment_decay),
-            fused=True,
         )
         if config.clip is not None:
             self._adam.register_step_pre_hook(self._clip)
@@ -279,7 +280,12 @@ class MetaTraining:
             group["lr"] = self._learning_rate()
         if not outlier:
             by_constraint = spread_over(slacks, self.optimizer.constraints)
-            self._primal_dual.roll(compute_cmp_state_kwargs={"loss": loss, "slacks": by_constraint})
+            # The length of a gradient, for clipping, is that of all its numbers.
+            whole = self.config.clip is not None
+            with nullcontext() if whole else self._adam.taking_factors():
+                self._primal_dual.roll(
+                    compute_cmp_state_kwargs={"loss": loss, "slacks": by_constraint}
+                )
         self.step_count += 1
         return StepRecord(
             self.step_count,
@@ -370,7 +376,7 @@ class MetaTraining:
         the live ones: copying into them restores the state.
         """
         parameters = dict(self.optimizer.named_parameters())
-        self._allocate_moments()
+        self._adam.allocate()
         moments = {name: self._adam.state[value] for name, value in parameters.items()}
         return {
             "parameters": {name: value.detach() for name, value in parameters.items()},
@@ -381,16 +387,6 @@ class MetaTraining:
                 **{f"steps.{name}": moment["step"] for name, moment in moments.items()},
             },
         }
-
-    def _allocate_moments(self) -> None:
-        """Make Adam's moments before its first step, as it would itself."""
-        for value in self.optimizer.parameters():
-            if not self._adam.state[value]:
-                self._adam.state[value] = {
-                    "step": torch.zeros((), dtype=torch.float32),
-                    "exp_avg": torch.zeros_like(value),
-                    "exp_avg_sq": torch.zeros_like(value),
-                }
 
     def _learning_rate(self) -> float:
         config = self.config
