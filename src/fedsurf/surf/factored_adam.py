@@ -15,8 +15,8 @@ from torch.optim.adam import adam
 
 from fedsurf.unrolled.perceptron import SharedMatrix
 
-NUMBERS_AT_ONCE = 640 * 1024
-"""So many numbers of a gradient are formed at a time: 2.5 MiB in single precision."""
+NUMBERS_AT_ONCE = 1024 * 1024
+"""So many numbers of a gradient are formed at a time: 4 MiB in single precision."""
 ROWS_TOGETHER = 16
 """Rows are formed in multiples of this, a cache line of single precision."""
 
