@@ -103,6 +103,7 @@ def only_parsing(monkeypatch):
     monkeypatch.setattr(cli, "_evaluate", stop)
     monkeypatch.setattr(cli, "Study", stop)
     monkeypatch.setattr("fedsurf.commands.audit.find", stop)
+    monkeypatch.setattr("fedsurf.commands.certify.find", stop)
     monkeypatch.setattr("fedsurf.commands.fit.read_labelled", stop)
     monkeypatch.setattr("fedsurf.commands.fit.Head.read", stop)
     monkeypatch.setattr("fedsurf.commands.pretrain.run_pretraining", stop)

@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from fedsurf.algorithms import DGD, Algorithm, Start, State
 from fedsurf.audit import Audit, Subject, audit
+from fedsurf.certificate import Certificate, certify
 from fedsurf.classifier import FederatedClassifier
 from fedsurf.comparison import Comparison, evaluate
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
@@ -49,6 +50,7 @@ __all__ = [
     "UDGD",
     "Algorithm",
     "Audit",
+    "Certificate",
     "Comparison",
     "DescentConfig",
     "Entrant",
@@ -90,6 +92,7 @@ __all__ = [
     "TransferableConfig",
     "UDGDConfig",
     "audit",
+    "certify",
     "evaluate",
     "generator",
     "load",

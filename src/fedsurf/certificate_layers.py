@@ -9,6 +9,9 @@ from torch import Tensor
 from fedsurf.intervals import gap_limit, mean_interval, share_limit, upper_limit
 from fedsurf.surf.descent import SMALLEST, slack
 
+ROUNDING = 1e-12
+"""A slack of less than this, relative to the gradient norm before it, is 0."""
+
 
 @dataclass(frozen=True)
 class Constraint:
@@ -112,7 +115,8 @@ def _constraints(
         upper_limit(values, each) for values in (slacks, training_slacks)
     )
     gap_limits = gap_limit(slacks, training_slacks, each)
-    failed = slacks > gaps.max()
+    slightest = ROUNDING * norms[:, :-1]
+    violated, failed = slacks > slightest, slacks > gaps.max() + slightest
     rows = []
     for at in range(count):
         before, held = norms[:, at], ~failed[:, at]
@@ -128,7 +132,7 @@ def _constraints(
                 training_slack_limit=float(training_limits[at]),
                 sample_error=float(gaps[at]),
                 sample_error_limit=float(gap_limits[at]),
-                violated=float((slacks[:, at] > 0).double().mean()),
+                violated=float(violated[:, at].double().mean()),
                 failed=hits / tasks,
                 failed_limit=share_limit(hits, tasks, each),
                 before_where_held=float(before[held].mean() / before.mean()) if known else None,

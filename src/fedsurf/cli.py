@@ -19,6 +19,7 @@ from torch import Tensor
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
 from fedsurf.commands.audit import audit
+from fedsurf.commands.certify import certify
 from fedsurf.commands.fit import fit, predict
 from fedsurf.commands.pretrain import pretrain
 from fedsurf.configuration import to_dict
@@ -339,6 +340,7 @@ def _show(found: _Compared, folder: Path) -> None:
 
 
 app.command(audit)
+app.command(certify)
 app.command(fit)
 app.command(predict)
 app.command(pretrain)
