@@ -11,6 +11,7 @@ import torch
 
 KNOBS = ("newton", "gradient", "damping", "decay", "floor", "reach")
 MIXING = ("correction", "keep", "stay", "memory")
+MOST = {"correction": 1.0, "keep": 0.35, "stay": 0.7, "memory": 0.7}
 
 
 @dataclass
@@ -86,6 +87,8 @@ def hear(sums, progress, features, agents):
 def second_moment(sketch, omega, scale):
     """What Nyström finds of A in Y = A Ω: leading directions, and the rest of the trace in equal parts."""
     p, k = omega.shape
+    if p == k:
+        return sketch
     trace = p * scale
     shift = 1e-5 * trace
     y = sketch + shift * omega
@@ -139,7 +142,7 @@ def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, s
     """One regularised Newton-like step of one agent, class by class."""
     (m, p), classes = x.shape, labels.shape[1]
     residual = (chances(x, matrix, bias, offset) - labels) / m
-    decay = knobs["decay"] * scale
+    decay = knobs["decay"] * scale / classes
     identity = torch.eye(p, dtype=torch.float64)
     step, bias_step = torch.zeros_like(matrix), torch.zeros_like(bias)
     for c in range(classes):
@@ -183,7 +186,7 @@ def work(controller, when, raw, y, classes, centre, head, curvature, heard, step
         labels[e, label] = 1
     values = perceptron(controller.round_in, controller.round_out, when + heard.signals)
     lengths = {name: math.exp(clamp(values[i], -12, 3)) for i, name in enumerate(KNOBS)}
-    mixing = {name: math.tanh(values[6 + i]) for i, name in enumerate(MIXING)}
+    mixing = {name: values[6 + i] for i, name in enumerate(MIXING)}
     context = values[10:]
     table = torch.tensor(head, dtype=torch.float64).reshape(p + 1, classes)
     matrix, bias = table[:-1], table[-1] + centre @ table[:-1]
@@ -276,6 +279,7 @@ class Federation:
                     controller, schedule(r, rounds, 20), self.raw[i], self.y[i], self.classes,
                     centres[i], head[i], curvature[i], heard, 2,
                 )  # fmt: skip
+                knobs = {name: MOST[name] * math.tanh(knobs[name] / MOST[name]) for name in MIXING}
                 mixing.append(knobs)
                 new.append(v)
                 seen.append(plus((0.5, found), (0.5, progress[i])))
@@ -333,7 +337,7 @@ class Federation:
                 seen.append(found)
 
             keep, stay, memory = (
-                sum(knobs[name] for knobs in mixing) / len(called)
+                sum(math.tanh(knobs[name]) for knobs in mixing) / len(called)
                 for name in ("keep", "stay", "memory")
             )
             if stay + memory > 0.9:

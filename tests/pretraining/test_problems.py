@@ -10,7 +10,7 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.network.faults import FaultyNetwork
 from fedsurf.pretraining import problems as problems_module
-from fedsurf.pretraining.problems import WideConfig, WideProblems
+from fedsurf.pretraining.problems import FEW, WideConfig, WideProblems
 from fedsurf.tasks import sources
 from fedsurf.tasks.dataset import Dataset
 from fedsurf.unrolled import Transferable, TransferableConfig
@@ -103,12 +103,12 @@ def test_everything_is_within_its_range(drawn):
     for problem in drawn:
         task, network = problem.task, innermost(problem.network)
         assert task.agents == network.agents
-        assert 10 <= task.agents <= 100
-        assert 2 <= task.classes <= 60
-        assert 4 <= task.features <= 160
+        assert 2 <= task.agents <= 100
+        assert 2 <= task.classes <= 100
+        assert 4 <= task.features <= 320
         counts = task.train.counts
         assert int(counts.min()) >= 1
-        assert int(counts.max()) <= 100
+        assert int(counts.max()) <= (100 if task.agents > FEW else 300)
         assert int(counts.sum()) <= 5000
         assert 512 / 2 <= int(task.test.counts.sum()) <= 512 * 1.5
         assert 5 <= problem.rounds <= 40
@@ -179,7 +179,7 @@ def test_configured_shares_and_sizes_are_kept():
     )  # fmt: skip
     found = [WideProblems(config, 0).training(number) for number in range(20)]
     assert all(type(problem.network) is Network for problem in found)
-    assert all(10 <= problem.task.agents <= 20 for problem in found)
+    assert all(2 <= problem.task.agents <= 20 for problem in found)
     assert all(int(problem.task.train.counts.sum()) <= 100 for problem in found)
     served = WideProblems(replace(config, server_share=1.0), 0)
     assert all(served.training(number).network.server for number in range(10))

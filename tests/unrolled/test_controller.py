@@ -45,7 +45,7 @@ def test_knobs_and_gates_equal_plain_sums(controller):
     knobs, context = controller.knobs(when, signals)
     gate, offset = controller.gates(about, context)
     assert list(knobs) == list(KNOBS)
-    assert gate.shape == offset.shape == (AGENTS, 1, CLASSES)
+    assert gate.shape == offset.shape == (AGENTS, CLASSES, 1)
     for agent in range(AGENTS):
         values = naive_transfer.perceptron(
             controller.round_in, controller.round_out, when.tolist() + signals[agent].tolist()
@@ -60,8 +60,8 @@ def test_knobs_and_gates_equal_plain_sums(controller):
                 controller.class_out,
                 about[agent, c].tolist() + context[agent].tolist(),
             )
-            assert float(gate[agent, 0, c]) == pytest.approx(2 / (1 + math.exp(-opening)))
-            assert float(offset[agent, 0, c]) == pytest.approx(weight)
+            assert float(gate[agent, c]) == pytest.approx(2 / (1 + math.exp(-opening)))
+            assert float(offset[agent, c]) == pytest.approx(weight)
 
 
 def test_as_drawn_it_is_close_to_its_start(controller):

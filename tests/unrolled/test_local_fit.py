@@ -28,7 +28,7 @@ def some_step(seed=0):
              "reach": 1.0, "scale": 1.5}.items()
         )
     }  # fmt: skip
-    each = AGENTS, 1, CLASSES
+    each = AGENTS, CLASSES, 1
     return Step(
         gate=2 * normal(seed + 10, *each).sigmoid(),
         offset=normal(seed + 11, *each),
@@ -71,7 +71,7 @@ def test_steps_equal_a_loop_with_explicit_inverses(features, width, masked):
             name: float(getattr(step, name)[agent])
             for name in ("newton", "gradient", "damping", "decay", "floor", "reach")
         }
-        each = [getattr(step, name)[agent, 0] for name in ("gate", "offset", "bend")]
+        each = [getattr(step, name)[agent, :, 0] for name in ("gate", "offset", "bend")]
         for _ in range(3):
             matrix, bias = naive_transfer.local_step(
                 x, labels, matrix, bias, as_matrix(curvature, agent), knobs, *each,
@@ -79,7 +79,7 @@ def test_steps_equal_a_loop_with_explicit_inverses(features, width, masked):
             )  # fmt: skip
         logits = (x @ matrix + bias) * 1.0
         real = view.real[agent, :, 0] > 0
-        torch.testing.assert_close(fit.logits[agent][real], logits)
+        torch.testing.assert_close(fit.logits[agent].T[real], logits)
         torch.testing.assert_close(found[agent, :-1], matrix / unit[:, None])
         torch.testing.assert_close(found[agent, -1], bias - centre @ (matrix / unit[:, None]))
 
@@ -104,7 +104,7 @@ def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(ma
         narrow_fit.take(step)
         wide_fit.take(step)
         torch.testing.assert_close(
-            narrow_fit.logits * narrow_fit.view.real, wide_fit.logits * wide_fit.view.real
+            narrow_fit.logits.mT * narrow_fit.view.real, wide_fit.logits.mT * wide_fit.view.real
         )
     narrow = narrow_fit.raw().reshape(AGENTS, 5, CLASSES)
     found = wide_fit.raw().reshape(AGENTS, 10, CLASSES)
@@ -121,7 +121,7 @@ def test_logits_are_those_of_the_raw_head(features):
         fit.take(some_step(30))
     head = fit.raw().reshape(AGENTS, features + 1, CLASSES)
     logits = examples.x @ head[:, :-1] + head[:, -1:]
-    torch.testing.assert_close(fit.logits * view.real, logits * view.real)
+    torch.testing.assert_close(fit.logits.mT * view.real, logits * view.real)
     torch.testing.assert_close(fit.probabilities(), logits.softmax(2) * view.real)
 
 

@@ -18,13 +18,13 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.controller import SCHEDULE
-from fedsurf.unrolled.curvature import directions
+from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions, unpack
 from fedsurf.unrolled.local_fit import LocalView
 from fedsurf.unrolled.transferable import MOST_ROUNDS, SHARED_ROUNDS
 
 AGENTS, CLASSES = 6, 3
-SHAPES = [(20, 6), (18, 25), (5, 12)]
-"""Features and examples: more features than examples, and fewer, sketched; fewer, not sketched."""
+SHAPES = [(70, 6), (66, 70), (20, 6), (5, 12)]
+"""Features and examples: more features than examples, and fewer, sketched; both, not sketched."""
 
 
 def optimizer(seed=1, size=0.4, dtype=torch.float64):
@@ -82,7 +82,7 @@ def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(features, examples
     task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
     learned, over = optimizer(), network(star=star)
     found = heads(task, over, 5, learned)
-    omega = directions(features, torch.float64)
+    omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
     federation = naive_transfer.Federation(drawn.real_examples(task.train), CLASSES, omega)
     if star:
         rows = [federation.through_server(learned.server, 5, calls(AGENTS, 3, 4, 5))] * AGENTS
@@ -130,9 +130,10 @@ def test_it_learns_as_drawn_and_more_rounds_help():
 # --- dynamic averages ------------------------------------------------------------------------
 
 
-def test_averages_stay_those_of_what_agents_tell():
-    task, over = drawn.task(6, AGENTS, 7, 3, 18, CLASSES, masked=True), network()
-    algorithm, omega = make(task, 8), directions(18, torch.float64)
+@pytest.mark.parametrize("features", [18, 36])
+def test_averages_stay_those_of_what_agents_tell(features):
+    task, over = drawn.task(6, AGENTS, 7, 3, features, CLASSES, masked=True), network()
+    algorithm, omega = make(task, 8), directions(features, torch.float64)
     state = algorithm.init(task, over, drawn.seeded(0))
     data = drawn.real_examples(task.train)
     federation = naive_transfer.Federation(data, CLASSES, omega)
@@ -147,7 +148,9 @@ def test_averages_stay_those_of_what_agents_tell():
         told = [
             federation.contribution(i, state.view.centre[i], centred=False) for i in range(AGENTS)
         ]
-        for found, place in ((state.own, 0), (state.own_moments, 1)):
+        sketch = unpack(state.own_moments[:, features:], *omega.shape).flatten(1)
+        own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
+        for found, place in ((state.own, 0), (own_moments, 1)):
             expected = torch.tensor([one[place] for one in told], dtype=torch.float64)
             torch.testing.assert_close(found, expected)
         centres.append(state.view.centre)
@@ -163,23 +166,27 @@ def test_averages_stay_those_of_what_agents_tell():
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 20, 40])
-@pytest.mark.parametrize("features", [5, 18])
+@pytest.mark.parametrize("features", [5, 32, 33, 65])
 def test_a_run_takes_its_rounds_and_the_floats_of_its_messages(rounds, features):
     task = drawn.task(7, AGENTS, 6, 3, features, CLASSES)
     head, sums, progress = (features + 1) * CLASSES, CLASSES + 7, CLASSES + 4
-    moments = features + features * min(features, 16)
+
+    def moments(width):
+        half = features * (features + 1) // 2
+        return features + (features * width if features > 2 * width else half)
+
     over = network()
     weights = heads(task, over, rounds, optimizer(size=0.0))
     assert over.rounds == rounds
     assert weights.isfinite().all()
-    each = rounds * (head + sums + progress) + min(rounds, SHARED_ROUNDS) * moments
+    each = rounds * (head + sums + progress) + min(rounds, SHARED_ROUNDS) * moments(WIDTH)
     assert over.link_floats.tolist() == [each] * (2 * lopsided_graph().number_of_edges())
     server = network(star=True)
     weights = heads(task, server, rounds, optimizer(size=0.0))
     assert server.rounds == rounds
     assert weights.isfinite().all()
     # Three agents are called in a round; a message goes down to each and up again.
-    assert server.floats == rounds * 3 * 2 * (head + sums + progress + moments)
+    assert server.floats == rounds * 3 * 2 * (head + sums + progress + moments(WIDTH_THROUGH_SERVER))
 
 
 @pytest.mark.parametrize(("rounds", "layers"), [(1, 1), (2, 1), (5, 3), (20, 10), (21, 11)])

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-LARGEST_HEAD = 2500
+LARGEST_HEAD = 4000
 """Numbers of the largest head among generated problems: larger ones take long and teach no more."""
 
 
@@ -162,6 +162,10 @@ def _rectified(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return torch.cat(pooled)
 
 
+def _some_classes(generator: torch.Generator) -> int:
+    return 2 if chance(0.1, generator) else round(log_uniform(2, 100, generator))
+
+
 @dataclass(frozen=True)
 class BackboneCloud:
     """Classes as clouds in a latent space, seen through a random rectified network.
@@ -192,11 +196,23 @@ class BackboneCloud:
         return len(self.means)
 
     @staticmethod
+    def gaussian(generator: torch.Generator) -> "BackboneCloud":
+        """Draw the plainest family: round Gaussian classes, as they are."""
+        classes = _some_classes(generator)
+        features = min(round(log_uniform(4, 320, generator)), max(4, LARGEST_HEAD // classes))
+        # Means of two classes are about so many deviations apart.
+        distance = log_uniform(1.5, 10.0, generator)
+        means = distance * torch.randn(classes, features, generator=generator)
+        means = means / (2 * features) ** 0.5
+        spreads = torch.ones(classes, features)
+        return BackboneCloud(means, spreads, math.inf, [], torch.eye(features))
+
+    @staticmethod
     def random(generator: torch.Generator) -> "BackboneCloud":
         """Draw a family of classes, its difficulty included."""
-        classes = round(log_uniform(2, 60, generator))
+        classes = _some_classes(generator)
         latent = round(log_uniform(6, 80, generator))
-        features = min(round(log_uniform(4, 160, generator)), max(4, LARGEST_HEAD // classes))
+        features = min(round(log_uniform(4, 320, generator)), max(4, LARGEST_HEAD // classes))
         groups = max(1, round(classes / log_uniform(1, 8, generator)))
         spectrum = (1 + torch.arange(latent)) ** -uniform(0, 1.0, generator)
         centres = torch.randn(groups, latent, generator=generator)

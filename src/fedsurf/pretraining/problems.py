@@ -2,10 +2,11 @@
 
 A problem is a task, a network and a number of rounds. Real Fashion-MNIST images under random views,
 subsets, subdivisions and renamings of the classes and random spectra; features that imitate a deep
-backbone's, with 2 to 60 classes and 4 to 160 features, from almost separable to almost hopeless;
-10 to 100 agents with 1 to 100 examples, equal or not; label distributions from even to one class an
-agent; five kinds of graphs, or a server to which some agents report; stale agents, lost messages
-and agents that come and go. Nothing of CIFAR-10, MNIST or digits is in it.
+backbone's, or plain Gaussian classes, with 2 to 100 classes and 4 to 320 features, from almost
+separable to almost hopeless; 2 to 100 agents with 1 to 300 examples, equal or not; label
+distributions from even to one class an agent; five kinds of graphs, or a server to which some agents
+report; stale agents, lost messages and agents that come and go. Nothing of CIFAR-10, MNIST or digits
+is in it.
 """
 
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
 from fedsurf.tasks.task import Task
 
+FEW = 7
+"""Federations of so few agents have the simplest graphs, and agents with more examples."""
 PLENTY = torch.iinfo(torch.int64).max // 2**16
 
 
@@ -40,10 +43,14 @@ class WideConfig:
 
     real_share: float = 0.4
     """Share of the problems with real images."""
+    gaussian_share: float = 0.15
+    """Share of the others whose classes are round Gaussians."""
     server_share: float = 0.4
     """Share of the problems that go through a server."""
     fault_share: float = 0.3
     """Share of the problems over a faulty network."""
+    few_share: float = 0.2
+    """Share of the problems with 2 to 10 agents."""
     views: int = 6
     """Random views of the real images."""
     most_agents: int = 100
@@ -100,7 +107,8 @@ class WideProblems:
 
     def _cloud(self, generator: torch.Generator) -> Cloud:
         if not chance(self.config.real_share, generator):
-            return BackboneCloud.random(generator)
+            plain = chance(self.config.gaussian_share, generator)
+            return (BackboneCloud.gaussian if plain else BackboneCloud.random)(generator)
         views, labels = self._real
         chosen = int(torch.randint(len(views), (), generator=generator))
         return RealCloud.of(views[chosen], labels, generator)
@@ -109,7 +117,9 @@ class WideProblems:
         agents = round(log_uniform(10, 0.6 * self.config.most_agents, generator))
         if chance(0.25, generator):
             agents = self.config.most_agents
-        most = min(100, self.config.most_examples // agents)
+        if chance(self.config.few_share, generator):
+            agents = round(log_uniform(2, 10, generator))
+        most = min(100 if agents > FEW else 300, self.config.most_examples // agents)
         examples = round(log_uniform(2, most, generator))
         if chance(0.5, generator):
             examples = min(round(uniform(30, 60, generator)), most)
@@ -144,7 +154,7 @@ class WideProblems:
     def _partition(self, generator: torch.Generator) -> Partition:
         if chance(0.45, generator):
             return ClassImbalanced(log_uniform(1, 20, generator))
-        if chance(0.85, generator):
+        if chance(0.75, generator):
             return DirichletAgents(log_uniform(0.1, 1.5, generator))
         return DirichletAgents(log_uniform(0.01, 0.1, generator))
 
@@ -169,6 +179,9 @@ class WideProblems:
         return FaultConfig(stale=stale, loss=loss, leave=leave)
 
     def _graph(self, agents: int, generator: torch.Generator) -> GraphConfig:
+        if agents <= FEW:
+            ring = agents > 2 and chance(0.5, generator)
+            return GraphConfig(kind="regular", degree=2) if ring else GraphConfig(kind="complete")
         if chance(0.45, generator):
             degree = 3 if agents % 2 == 0 else 4
             return GraphConfig(kind="regular", degree=degree)

@@ -19,7 +19,7 @@ WEIGHTS = "optimizer.safetensors"
 """What `fedsurf.load` reads, in the run's folder."""
 
 _SURF = SurfConfig(
-    steps=1500,
+    steps=2000,
     learning_rate=2e-2,
     final_learning_rate=2e-4,
     second_moment_decay=0.99,

@@ -71,12 +71,21 @@ def gradient_norm(
         scale = share if norm == "frobenius" else share.sqrt()
         gradient = scale[:, None] * model.gradient(weights, examples)
     elif gradient_of == "average":
-        average = (share @ weights).expand_as(weights)
-        gradient = share @ model.gradient(average, examples)
+        average = (share @ weights)[None]
+        if _by_examples(share, examples):
+            gradient = model.gradient(average, examples.pooled())
+        else:
+            gradient = share @ model.gradient(average.expand_as(weights), examples)
     else:
         raise ValueError(f"gradient_of: got {gradient_of!r}, but it must be 'stacked' or 'average'")
     length: Tensor = torch.linalg.vector_norm(gradient)  # its derivative at 0 is 0, not NaN
     return length
+
+
+def _by_examples(share: Tensor, examples: Examples) -> bool:
+    """Whether agents count by their examples: then f is the loss of one agent that holds them all."""
+    counts = examples.counts.to(share.dtype)
+    return torch.allclose(share, counts / counts.sum(), atol=0)
 
 
 def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:

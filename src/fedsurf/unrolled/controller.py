@@ -25,7 +25,7 @@ LENGTHS = {
     "newton": -0.7,
     "gradient": -3.0,
     "damping": 0.0,
-    "decay": -6.0,
+    "decay": -4.0,
     "floor": -1.5,
     "reach": 1.0,
 }
@@ -81,13 +81,13 @@ class Controller(nn.Module):
         return named, values[:, len(KNOBS) :]
 
     def gates(self, about: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gate and the offset's weight of every class, each `[agents, 1, classes]`.
+        """Return the gate and the offset's weight of every class, each `[agents, classes, 1]`.
 
         `about` describes the classes, `[agents, classes, CLASS_INPUTS]`.
         """
         context = context[:, None].expand(-1, about.shape[1], -1)
         values = _perceptron(self.class_in, self.class_out, torch.cat([about, context], 2))
-        return 2 * values[:, None, :, 0].sigmoid(), values[:, None, :, 1]
+        return 2 * values[:, :, :1].sigmoid(), values[:, :, 1:]
 
 
 def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:

@@ -8,6 +8,8 @@ leading directions of A in it; the other directions get what is left of its trac
 E. J. Nyström, "Über die praktische Auflösung von Integralgleichungen …", Acta Mathematica 54, 1930;
 J. A. Tropp, A. Yurtsever, M. Udell and V. Cevher, "Fixed-rank approximation of a positive-semidefinite
 matrix from streaming data", NeurIPS 2017.
+
+With so few features that half of A is no more numbers than a sketch, agents share A itself.
 """
 
 from dataclasses import dataclass
@@ -17,19 +19,38 @@ from torch import Tensor
 
 from fedsurf.randomness import generator as seeded
 
-WIDTH = 16
-"""The number of random directions, where there are more features than that."""
+WIDTH, WIDTH_THROUGH_SERVER = 16, 32
+"""The number of random directions, where there are more than twice as many features."""
 SHIFT = 1e-5
 """What is added to the sketch's diagonal, as a share of its trace, so that it can be inverted."""
 
 
 def directions(features: int, dtype: torch.dtype, width: int = WIDTH) -> Tensor:
     """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
-    if features <= width:
+    if features <= 2 * width:
         return torch.eye(features, dtype=dtype)
     random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
     basis: Tensor = torch.linalg.qr(random).Q
     return basis.to(dtype)
+
+
+def pack(sketch: Tensor) -> Tensor:
+    """Turn sketches `[agents, features, k]` into messages: of a whole A, which is symmetric, half."""
+    if sketch.shape[1] > sketch.shape[2]:
+        return sketch.flatten(1)
+    row, column = torch.tril_indices(*sketch.shape[1:])
+    return sketch[:, row, column]
+
+
+def unpack(message: Tensor, features: int, width: int) -> Tensor:
+    """Undo `pack`."""
+    if features > width:
+        return message.reshape(len(message), features, width)
+    row, column = torch.tril_indices(features, width)
+    sketch = message.new_empty(len(message), features, width)
+    sketch[:, row, column] = message
+    sketch[:, column, row] = message
+    return sketch
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,10 @@ class Curvature:
         y = sketch.double()
         omega = known.double()
         trace = (features * scale.double()).clamp(min=1e-30)
+        if features == width:
+            values, axes = torch.linalg.eigh(y)
+            # There is no other direction: the rest is nobody's.
+            return Curvature(axes.to(sketch.dtype), values.clamp(min=0).to(sketch.dtype), scale)
         shift = SHIFT * trace[:, None, None]
         y = y + shift * omega
         core = omega.T @ y
@@ -84,6 +109,10 @@ class Curvature:
         left = (trace - found.sum(1)) / max(1, features - width)
         rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
         return Curvature(axes.to(sketch.dtype), found.to(sketch.dtype), rest.to(sketch.dtype))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Return the examples `[agents, examples, features]` along the axes, `[agents, k, examples]`."""
+        return self.axes.mT @ x.mT
 
     def of_agents(self, agents: Tensor) -> "Curvature":
         """Return the curvature as some agents know it, numbered by `agents`."""

@@ -36,7 +36,14 @@ from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
 from fedsurf.unrolled.controller import LENGTHS, MIXING, NOBODY, Controller, schedule
-from fedsurf.unrolled.curvature import Curvature, directions
+from fedsurf.unrolled.curvature import (
+    WIDTH,
+    WIDTH_THROUGH_SERVER,
+    Curvature,
+    directions,
+    pack,
+    unpack,
+)
 from fedsurf.unrolled.local_fit import LocalFit, LocalView, Step
 from fedsurf.unrolled.signals import (
     FORGETTING,
@@ -53,6 +60,8 @@ Scaling = Literal["whole", "features"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
+MOST = {"correction": 1.0, "keep": 0.35, "stay": 0.7, "memory": 0.7}
+"""κ, a, b and e over a graph, at most: else what no meta-training saw could make W grow and grow."""
 MOST_OLD = 0.9
 """The weight of a server's older heads beside what agents send, at most."""
 CONSTRAINTS = 10
@@ -63,7 +72,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 1, 200
 class TransferableConfig:
     """The shape of a transferable optimizer."""
 
-    width: int = 16
+    width: int = 24
     """Hidden units of the perceptron that sets the knobs of a round."""
     class_width: int = 12
     """Hidden units of the perceptron that sees the classes."""
@@ -89,6 +98,8 @@ class TransferState(State):
         Each agent's own view of its examples.
     curvature : Curvature
         The second moment as each agent knows it; through a server, as at the last call.
+    seen : Tensor
+        The examples along its axes, `[agents, k, examples]`; through a server, of nobody.
     reports : int
         How many messages a server received so far.
     rounds : int
@@ -108,6 +119,7 @@ class TransferState(State):
     own_moments: Tensor
     view: LocalView
     curvature: Curvature
+    seen: Tensor
     reports: int
     rounds: int
     standards: Tensor
@@ -216,13 +228,15 @@ class TransferableAlgorithm:
         else:
             view = LocalView.of(task.train, task.classes)
             news = view.centre.new_empty(0)
-        own, own_moments = self._contribution(view, centred=not self.calibration)
+        known = self._directions(network, view.x.dtype)
+        own, own_moments = self._contribution(view, known, centred=not self.calibration)
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
         if network.server:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
         progress = no_progress(network.nodes, task.classes, own)
         heard = self._hear(own, network.agent_rows(progress), network)
+        curvature = self._curvature(own_moments, own, known, heard)
         return TransferState(
             zero,
             previous=zero,
@@ -233,7 +247,8 @@ class TransferableAlgorithm:
             own=own,
             own_moments=own_moments,
             view=view,
-            curvature=self._curvature(own_moments, own, heard),
+            curvature=curvature,
+            seen=view.x.new_empty(0) if network.server else curvature.seen(view.x),
             reports=0,
             rounds=self.calibration,
             standards=news,
@@ -264,10 +279,11 @@ class TransferableAlgorithm:
         knobs, fitted, progress = self._work(
             self.optimizer.graph,
             schedule(*self._when(state), NOBODY, state.weights),
-            LocalFit(state.view, state.curvature, state.weights),
+            LocalFit(state.view, state.curvature, state.weights, state.seen),
             heard,
             LOCAL_STEPS,
         )
+        knobs = {name: MOST[name] * (value / MOST[name]).tanh() for name, value in knobs.items()}
         sent = fitted
         if state.rounds > self.calibration:
             sent = fitted + knobs["correction"] * (state.weights - state.fitted)
@@ -297,14 +313,16 @@ class TransferableAlgorithm:
         The averages that are under way change by as much, so that they stay averages of what agents
         tell (dynamic average consensus).
         """
+        known = self._directions(network, state.weights.dtype)
         view, own, own_moments = state.view, state.own, state.own_moments
         if not self.calibration:  # otherwise agents have a centre already, the one of their units
             centre = moments[:, : self.model.features] / state.sums[:, -SUMS, None].clamp(min=1e-6)
             view = view.about(centre)
-            own, own_moments = self._contribution(view, centred=False)
+            own, own_moments = self._contribution(view, known, centred=False)
         sums = state.sums + own - state.own
         moments = moments + own_moments - state.own_moments
         heard = self._hear(sums, state.progress, network)
+        curvature = self._curvature(moments, sums, known, heard)
         return replace(
             state,
             sums=sums,
@@ -312,7 +330,8 @@ class TransferableAlgorithm:
             own=own,
             own_moments=own_moments,
             view=view,
-            curvature=self._curvature(moments, sums, heard),
+            curvature=curvature,
+            seen=curvature.seen(view.x),
         )
 
     def _through_server(self, state: TransferState, network: Network) -> TransferState:
@@ -324,16 +343,17 @@ class TransferableAlgorithm:
         received = network.download(torch.cat(message), called)
         weights, sums, progress, moments = torch.split(received, sizes, 1)
         sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
+        known = self._directions(network, state.weights.dtype)
         view, own, own_moments = state.view.of_agents(called), state.own[called], state.own_moments
         own_moments = own_moments[called]
         if state.reports:
             centre = moments[:, : self.model.features] / sums[:, -SUMS, None].clamp(min=1e-6)
             view = view.about(centre)
-            own, own_moments = self._contribution(view, centred=False)
+            own, own_moments = self._contribution(view, known, centred=False)
         else:
             sums, moments = own, own_moments
         heard = self._hear(sums, progress, network)
-        curvature = self._curvature(moments, sums, heard)
+        curvature = self._curvature(moments, sums, known, heard)
         knobs, fitted, progress = self._work(
             self.optimizer.server,
             schedule(*self._when(state), len(called), weights),
@@ -344,7 +364,9 @@ class TransferableAlgorithm:
         reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
         head, sums, progress, moments = torch.split(reply.mean(0), sizes)
         sums, moments = sums.detach(), moments.detach()
-        keep, stay, memory = (knobs[name].mean() for name in ("keep", "stay", "memory"))
+        keep, stay, memory = (
+            knobs[name].tanh().mean() for name in ("keep", "stay", "memory")
+        )
         # What agents send must count for something, whatever the features: else W walks away from it.
         shrink = MOST_OLD / (stay + memory).clamp(min=MOST_OLD)
         stay, memory = shrink * stay, shrink * memory
@@ -376,18 +398,22 @@ class TransferableAlgorithm:
     def _hear(self, sums: Tensor, progress: Tensor, network: Network) -> Heard:
         return hear(sums, progress, features=self.model.features, agents=network.agents)
 
+    def _directions(self, network: Network, dtype: torch.dtype) -> Tensor:
+        width = WIDTH_THROUGH_SERVER if network.server else WIDTH
+        return directions(self.model.features, dtype, width)
+
     @torch.no_grad()
-    def _contribution(self, view: LocalView, *, centred: bool) -> tuple[Tensor, Tensor]:
+    def _contribution(
+        self, view: LocalView, known: Tensor, *, centred: bool
+    ) -> tuple[Tensor, Tensor]:
         """Return what agents tell of their data: sums, and moments."""
-        sketch = view.sketch(directions(self.model.features, view.x.dtype))
-        moments = torch.cat([view.own_sum, sketch.flatten(1)], 1)
+        moments = torch.cat([view.own_sum, pack(view.sketch(known))], 1)
         return data_sums(view, centred=centred), moments
 
     @torch.no_grad()
-    def _curvature(self, moments: Tensor, sums: Tensor, heard: Heard) -> Curvature:
-        known = directions(self.model.features, moments.dtype)
+    def _curvature(self, moments: Tensor, sums: Tensor, known: Tensor, heard: Heard) -> Curvature:
         count = sums[:, -SUMS].clamp(min=1e-6)[:, None, None]
-        sketch = moments[:, self.model.features :].reshape(len(moments), *known.shape)
+        sketch = unpack(moments[:, self.model.features :], *known.shape)
         return Curvature.of(sketch / count, known, heard.scale)
 
     def _work(
@@ -413,8 +439,8 @@ class TransferableAlgorithm:
         lengths = {name: _exp(knobs[name]) for name in LENGTHS}
         step = Step(
             gate=gate,
-            offset=weight * unusual[:, None],
-            bend=heard.bends[:, None],
+            offset=weight * unusual[:, :, None],
+            bend=heard.bends[:, :, None],
             scale=heard.scale[:, None, None],
             **lengths,
         )
@@ -422,7 +448,7 @@ class TransferableAlgorithm:
         after = fit.probabilities()
         for _ in range(steps - 1):
             fit.take(step)
-        mixing = {name: knobs[name][:, 0].tanh() for name in MIXING}
+        mixing = {name: knobs[name][:, 0] for name in MIXING}
         return mixing, fit.raw(), own_progress(before, after, view, share, heard.classes)
 
 
