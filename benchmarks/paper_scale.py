@@ -15,7 +15,7 @@ import argparse
 import multiprocessing
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 import torch
@@ -90,16 +90,23 @@ def serve(
     options: argparse.Namespace,
     calls: Connection,
 ) -> None:
-    """Do the part's work whenever called; answer with its seconds and this process's peak so far."""
+    """Do the part's work whenever called.
+
+    Answers with its seconds by the clock and of the processors, and this process's peak so far.
+    """
     work = part(options)
     while calls.recv():
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         work()
-        taken = time.perf_counter() - start
+        taken = time.perf_counter() - start, time.process_time() - busy
         calls.send((taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
-def measure(options: argparse.Namespace) -> tuple[list[float], int]:
+def middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def measure(options: argparse.Namespace) -> tuple[list[tuple[float, float]], int]:
     """Return the median seconds of the step and of its bare algebra, and the step's peak in bytes."""
     context = multiprocessing.get_context("spawn")
     processes, ends = [], []
@@ -109,7 +116,7 @@ def measure(options: argparse.Namespace) -> tuple[list[float], int]:
         processes[-1].start()
         there.close()  # so that a process that dies ends the waiting for it
         ends.append(here)
-    taken: list[list[float]] = [[], []]
+    taken: list[list[tuple[float, float]]] = [[], []]
     peak = 0
     for repeat in range(options.repeats + 1):
         for number, end in enumerate(ends):
@@ -122,7 +129,11 @@ def measure(options: argparse.Namespace) -> tuple[list[float], int]:
     for end, process in zip(ends, processes, strict=True):
         end.send(False)
         process.join()
-    return [sorted(times)[len(times) // 2] for times in taken], peak
+    medians = []
+    for times in taken:
+        by_clock, busy = zip(*times, strict=True)
+        medians.append((middle(by_clock), middle(busy)))
+    return medians, peak
 
 
 def main() -> None:
@@ -138,10 +149,13 @@ def main() -> None:
     rows, columns = matrix_shape(options)
     parameters = options.layers * (rows * columns + rows + UDGDConfig().filter_order + 1)
     print(f"{parameters:,} parameters, {options.agents} agents, {torch.get_num_threads()} threads")
-    (step, bare), peak = measure(options)
-    print(f"one meta-training step {1000 * step:.0f} ms")
-    print(f"its bare products and one pass of Adam {1000 * bare:.0f} ms")
-    print(f"ratio {step / bare:.2f}")
+    ((step, step_busy), (bare, bare_busy)), peak = measure(options)
+    for what, seconds, busy in (
+        ("one meta-training step", step, step_busy),
+        ("its bare products and one pass of Adam", bare, bare_busy),
+    ):
+        print(f"{what} {1000 * seconds:.0f} ms, of the processors {1000 * busy:.0f} ms")
+    print(f"ratio {step / bare:.2f}, of the processors {step_busy / bare_busy:.2f}")
     alone = 3 * 4 * parameters
     print(
         f"peak resident memory of the step's process {peak / 2**30:.2f} GiB, "

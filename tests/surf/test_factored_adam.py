@@ -14,7 +14,7 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining, SurfConfig
-from fedsurf.surf.factored_adam import FactoredAdam
+from fedsurf.surf.factored_adam import NUMBERS_AT_ONCE, FactoredAdam
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution
 from fedsurf.unrolled import UDGD, Perceptron, UDGDConfig
 
@@ -127,6 +127,20 @@ def test_moments_allocated_before_the_first_step_change_nothing():
     for one, two in zip(*(training.state().values() for training in trainings), strict=True):
         for name in one:
             assert torch.equal(one[name], two[name]), name
+
+
+def test_a_state_restored_into_another_training_goes_on_to_the_same_bits_block_by_block():
+    one, two = (meta_training(features=280, layers=2) for _ in range(2))
+    assert one.optimizer.layers[0].perceptron.matrix.numel() > NUMBERS_AT_ONCE
+    one.step()
+    for group, values in two.state().items():
+        for name, value in values.items():
+            value.copy_(one.state()[group][name])
+    two.step_count = one.step_count
+    for _ in range(2):
+        assert one.step() == two.step()
+    for first, second in zip(one.optimizer.parameters(), two.optimizer.parameters(), strict=True):
+        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])

@@ -1,0 +1,1 @@
+"""The paper's figures again: each at three sizes, with the claims judged one by one."""
