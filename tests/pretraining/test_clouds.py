@@ -75,23 +75,33 @@ def labels_in_order(view, cloud):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_imitated_features_are_finite_new_each_time_and_within_their_ranges(seed):
-    cloud = BackboneCloud.random(seeded(seed))
-    assert 2 <= cloud.classes <= 60
+@pytest.mark.parametrize("kind", [BackboneCloud.random, BackboneCloud.gaussian])
+def test_imitated_features_are_finite_new_each_time_and_within_their_ranges(kind, seed):
+    cloud = kind(seeded(seed))
+    assert 2 <= cloud.classes <= 100
     labels = torch.arange(cloud.classes).repeat(10)
     random = seeded(seed + 1)
     x = cloud.draw(labels, random, test=False)
     assert x.shape[0] == len(labels)
-    assert 4 <= x.shape[1] <= 160
+    assert 4 <= x.shape[1] <= 320
     assert x.shape[1] * cloud.classes <= max(LARGEST_HEAD, 4 * cloud.classes)
     assert x.isfinite().all()
     # Rectified units that are all off make some examples equal, but never most of them.
     other = cloud.draw(labels, random, test=True)
     assert (x != other).any(1).float().mean() > 0.5
-    again = BackboneCloud.random(seeded(seed))
+    again = kind(seeded(seed))
     assert torch.equal(
         again.draw(labels, seeded(3), test=True), cloud.draw(labels, seeded(3), test=True)
     )
+
+
+def test_gaussian_classes_are_round_and_as_far_apart_as_drawn():
+    wide = [BackboneCloud.gaussian(seeded(seed)) for seed in range(200)]
+    for cloud in [cloud for cloud in wide if cloud.means.shape[1] * cloud.classes > 500][:5]:
+        x = cloud.draw(torch.zeros(4000, dtype=torch.int64), seeded(1), test=False)
+        torch.testing.assert_close(x.mean(0), cloud.means[0], rtol=0, atol=0.1)
+        torch.testing.assert_close(x.T.cov(), torch.eye(x.shape[1]), rtol=0, atol=0.15)
+        assert 1 < float(torch.pdist(cloud.means).mean()) < 12
 
 
 def test_imitated_features_are_of_many_kinds():

@@ -186,7 +186,9 @@ def test_a_run_takes_its_rounds_and_the_floats_of_its_messages(rounds, features)
     assert server.rounds == rounds
     assert weights.isfinite().all()
     # Three agents are called in a round; a message goes down to each and up again.
-    assert server.floats == rounds * 3 * 2 * (head + sums + progress + moments(WIDTH_THROUGH_SERVER))
+    assert server.floats == rounds * 3 * 2 * (
+        head + sums + progress + moments(WIDTH_THROUGH_SERVER)
+    )
 
 
 @pytest.mark.parametrize(("rounds", "layers"), [(1, 1), (2, 1), (5, 3), (20, 10), (21, 11)])
@@ -591,7 +593,7 @@ def test_its_number_of_parameters_does_not_depend_on_the_problem():
     numbers = [
         sum(v.numel() for v in part.parameters()) for part in (learned.graph, learned.server)
     ]
-    assert numbers == [659, 659]
+    assert numbers == [915, 915]
     for features, classes in ((1, 2), (40, 7)):
         task = drawn.task(0, AGENTS, 4, 2, features, classes)
         assert heads(task, network(), 3, learned).shape == (AGENTS, (features + 1) * classes)

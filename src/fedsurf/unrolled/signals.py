@@ -39,10 +39,7 @@ def data_sums(view: LocalView, *, centred: bool) -> Tensor:
     centred : bool
         Whether the agents' centres are their own means, which costs each a degree of freedom.
     """
-    if view.wide:
-        lengths = view.gram.diagonal(dim1=1, dim2=2)
-    else:
-        lengths = view.x.square().sum(2)
+    lengths = view.gram.diagonal(dim1=1, dim2=2) if view.wide else view.x.square().sum(2)
     per_class = view.labels.sum(1)
     class_sums = view.labels.mT @ view.x
     own = lengths.sum(1)

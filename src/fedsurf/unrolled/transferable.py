@@ -364,9 +364,7 @@ class TransferableAlgorithm:
         reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
         head, sums, progress, moments = torch.split(reply.mean(0), sizes)
         sums, moments = sums.detach(), moments.detach()
-        keep, stay, memory = (
-            knobs[name].tanh().mean() for name in ("keep", "stay", "memory")
-        )
+        keep, stay, memory = (knobs[name].tanh().mean() for name in ("keep", "stay", "memory"))
         # What agents send must count for something, whatever the features: else W walks away from it.
         shrink = MOST_OLD / (stay + memory).clamp(min=MOST_OLD)
         stay, memory = shrink * stay, shrink * memory
