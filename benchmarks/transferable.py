@@ -95,7 +95,9 @@ def distribution(features: int, classes: int, agents: int) -> TaskDistribution:
     x = torch.randn(agents * 80, features, generator=generator(0, "x"))
     y = torch.randint(classes, (agents * 80,), generator=generator(0, "y"))
     x = x + torch.randn(classes, features, generator=generator(0, "means"))[y] / 10
-    return TaskDistribution(x, y, classes, TaskConfig(agents=agents))
+    # As many test examples as in pretraining, about 500 in all.
+    config = TaskConfig(agents=agents, test_examples=max(1, 500 // agents))
+    return TaskDistribution(x, y, classes, config)
 
 
 @torch.no_grad()
