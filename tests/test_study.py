@@ -369,7 +369,7 @@ def test_results_of_other_weights_and_depths_are_not_read_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "optimizer.safetensors"
-    small = {"optimizer": {"width": 16, "class_width": 12}}
+    small = {"optimizer": {"width": 24, "class_width": 12}}
     write_tensors(file, dict(load().named_parameters()), small)
     study = Study(replace(SMALL, tasks=1), tmp_path / "cache")
     entrant = Entrant("SURF-T", pretrained=str(file), rounds=4)
@@ -392,7 +392,7 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine" / "optimizer.safetensors"
-    about = {"optimizer": {"width": 16, "class_width": 12}}
+    about = {"optimizer": {"width": 24, "class_width": 12}}
     write_tensors(file, dict(load().named_parameters()), about)
     command = ["compare", "digits", "--folder", str(tmp_path / "study"), "--methods", "dgd"]
     command += ["--tasks", "1", "--rounds", "10", "--at", "5", "10"]
@@ -420,6 +420,14 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     assert "SURF-T" in (tmp_path / "study" / "results.csv").read_text()
     assert run_command([*command, *entrants]) == 0
     assert "10 rounds" in capsys.readouterr().out
+    # Files in folders of one name are told apart by their paths.
+    other = tmp_path / "other" / "mine" / "optimizer.safetensors"
+    write_tensors(other, dict(load().named_parameters()), about)
+    twice = ["--pretrained", str(file), str(other), "--depths", "5", "--json"]
+    assert run_command([*command, *twice]) == 0
+    labels = [row["label"] for row in json.loads(capsys.readouterr().out)["entrants"]]
+    folders = [f"SURF-T ({one.parent}), 5 rounds" for one in (file, other)]
+    assert labels == [*folders, "DGD"]
     assert run_command([*command, "--pretrained", "nothing"]) == 1
     assert "name: got 'nothing'" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "softmax-head", "--depths", "0"]) == 1

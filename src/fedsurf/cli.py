@@ -7,7 +7,7 @@ and errors to standard error.
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -310,7 +310,7 @@ def _compare(
         check_tuned_through(tuned, server=server)
         settings = best_settings(read_tuned(tuned))
     entrants = [
-        Entrant(_pretrained_label(name, depth), pretrained=name, rounds=depth)
+        Entrant(_pretrained_label(name, depth, pretrained), pretrained=name, rounds=depth)
         for name in dict.fromkeys(pretrained)
         for depth in dict.fromkeys(depths)
     ]
@@ -446,9 +446,10 @@ def _label(run: Path, runs: list[Path]) -> str:
     return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
 
 
-def _pretrained_label(name: str, depth: int) -> str:
+def _pretrained_label(name: str, depth: int, names: Sequence[str]) -> str:
     """Name a pretrained optimizer in a table: the shipped one plainly, others by their folder."""
-    which = "" if name in NAMES else f" ({Path(name).parent.name})"
+    folders = [Path(one).resolve().parent for one in dict.fromkeys(names) if one not in NAMES]
+    which = "" if name in NAMES else f" ({_label(Path(name).resolve().parent, folders)})"
     return f"SURF-T{which}, {depth} rounds"
 
 
