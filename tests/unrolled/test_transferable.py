@@ -604,3 +604,13 @@ def test_a_shift_operator_that_does_not_average_is_refused():
     laplacian = Network(lopsided_graph(), "laplacian")
     with pytest.raises(ValueError, match="network: got the shift operator 'laplacian'"):
         make(task).init(task, laplacian, drawn.seeded(0))
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_features_whose_squares_are_no_numbers_are_refused(star):
+    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=torch.float32)
+    huge = changed(task, lambda x, y, mask: (x * 1e21, y, mask))
+    with pytest.raises(ValueError, match="^task: got features as large as .*e\\+21"):
+        make(huge, learned=optimizer(dtype=torch.float32)).init(
+            huge, network(star=star), drawn.seeded(0)
+        )

@@ -230,6 +230,12 @@ class TransferableAlgorithm:
             news = view.centre.new_empty(0)
         known = self._directions(network, view.x.dtype)
         own, own_moments = self._contribution(view, known, centred=not self.calibration)
+        if not own_moments.isfinite().all():
+            largest = float(task.train.x.abs().max())
+            raise ValueError(
+                f"task: got features as large as {largest:.2g}, whose squares are no numbers in "
+                f"{task.train.x.dtype}: give them in another unit, or with scaling='features'"
+            )
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
         if network.server:
