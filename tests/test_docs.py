@@ -104,9 +104,12 @@ def only_parsing(monkeypatch):
     monkeypatch.setattr(cli, "Study", stop)
     monkeypatch.setattr("fedsurf.commands.audit.find", stop)
     monkeypatch.setattr("fedsurf.commands.certify.find", stop)
+    monkeypatch.setattr("fedsurf.commands.reproduce.size_named", stop)
+    monkeypatch.setattr("fedsurf.commands.reproduce.write_report", stop)
     monkeypatch.setattr("fedsurf.commands.fit.read_labelled", stop)
     monkeypatch.setattr("fedsurf.commands.fit.Head.read", stop)
     monkeypatch.setattr("fedsurf.commands.pretrain.run_pretraining", stop)
+    monkeypatch.setattr("fedsurf.commands.pretrain_modules.run_pretraining", stop)
     monkeypatch.setattr(cli.sources, "catalogue", stop)
     monkeypatch.setattr(cli.sources, "get", stop)
 

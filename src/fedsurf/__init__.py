@@ -30,7 +30,7 @@ from fedsurf.network import (
     make_network,
 )
 from fedsurf.presets import STUDIES, preset
-from fedsurf.pretrained import load
+from fedsurf.pretrained import load, load_for_modules
 from fedsurf.randomness import generator
 from fedsurf.scores import Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
@@ -97,6 +97,7 @@ __all__ = [
     "generator",
     "load",
     "load_features",
+    "load_for_modules",
     "make_network",
     "meta_tasks",
     "preset",

@@ -22,6 +22,7 @@ from fedsurf.commands.audit import audit
 from fedsurf.commands.certify import certify
 from fedsurf.commands.fit import fit, predict
 from fedsurf.commands.pretrain import pretrain
+from fedsurf.commands.pretrain_modules import pretrain_modules
 from fedsurf.commands.reproduce import reproduce
 from fedsurf.configuration import to_dict
 from fedsurf.console import err, limit_threads, out, print_json
@@ -345,6 +346,7 @@ app.command(certify)
 app.command(fit)
 app.command(predict)
 app.command(pretrain)
+app.command(pretrain_modules)
 app.command(reproduce)
 
 data = tyro.extras.SubcommandApp()

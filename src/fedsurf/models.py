@@ -157,6 +157,11 @@ class ModuleModel(Model):
                 f"module: got {type(module).__name__} without parameters, but there must be some to train"
             )
 
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """The shapes of the module's parameters by name, in the order of the flat weights."""
+        return dict(self._shapes)
+
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Apply the module with each agent's weights to its examples."""
         self._check(weights)

@@ -2,6 +2,8 @@
 
 optimizer = fedsurf.load()                        # meta-trained; see its card
 algorithm = optimizer.on(model, rounds=20)        # trains this head on any task
+
+optimizer = fedsurf.load_for_modules()            # the same for a ModuleModel
 """
 
 import hashlib
@@ -13,10 +15,13 @@ from typing import Any
 from fedsurf.configuration import from_dict
 from fedsurf.files import CheckpointError, read_metadata, read_tensors
 from fedsurf.randomness import generator
+from fedsurf.unrolled.gradient_layer import GradientTransfer, GradientTransferConfig
 from fedsurf.unrolled.transferable import Transferable, TransferableConfig
 
 NAMES = ("softmax-head",)
-"""The optimizers inside the package."""
+"""The optimizers of softmax heads inside the package."""
+MODULE_NAMES = ("module",)
+"""The optimizers of any module inside the package."""
 
 
 def load(name: str | Path = "softmax-head") -> Transferable:
@@ -40,6 +45,28 @@ def load(name: str | Path = "softmax-head") -> Transferable:
     return optimizer.requires_grad_(False)
 
 
+def load_for_modules(name: str | Path = "module") -> GradientTransfer:
+    """Return a pretrained optimizer of any `ModuleModel`.
+
+    Parameters
+    ----------
+    name : str or Path
+        The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain-modules`
+        wrote.
+    """
+    with _file(name) as path:
+        metadata = read_metadata(path)
+        try:
+            config = from_dict(GradientTransferConfig, metadata["optimizer"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path}: does not hold an optimizer of modules ({error})"
+            ) from error
+        optimizer = GradientTransfer(config, generator(0, "parameters"))
+        read_tensors(path, dict(optimizer.named_parameters()))
+    return optimizer.requires_grad_(False)
+
+
 def card(name: str | Path = "softmax-head") -> dict[str, Any]:
     """Return what is known of an optimizer: its recipe, its validation, and results."""
     with _file(name) as path:
@@ -53,7 +80,7 @@ def digest(name: str | Path = "softmax-head") -> str:
 
 
 def _file(name: str | Path) -> AbstractContextManager[Path]:
-    if isinstance(name, str) and name in NAMES:
+    if isinstance(name, str) and name in (*NAMES, *MODULE_NAMES):
         return as_file(files(__name__) / f"{name}.safetensors")
     path = Path(name)
     if path.suffix != ".safetensors":

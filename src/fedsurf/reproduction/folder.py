@@ -69,11 +69,15 @@ class ReproductionFolder:
                 f"{self.path}: there is something in this folder already; resume it, also to add a "
                 "figure, or choose another folder"
             )
-        found = differences(self.about(), wanted)
+        there = self.about()
+        # Figures may be added that need data which those that are there did not.
+        known = {**there, "data": {**wanted["data"], **there["data"]}}
+        found = differences(known, {**wanted, "data": {**there["data"], **wanted["data"]}})
         if found:
             raise ValueError(
                 f"{self.path}: holds a reproduction that differs in {', '.join(found)}"
             )
+        write_json(file, known)
 
     def about(self) -> dict[str, Any]:
         """Return what the folder is for."""

@@ -48,7 +48,12 @@ figcaption { color: var(--soft); font-size: .85rem; margin-top: 6px; }
 .small { font-size: .85rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; vertical-align: top; padding: 5px 8px; border-bottom: 1px solid var(--line); }
+table.claims { table-layout: fixed; }
+table.claims th:nth-child(1) { width: 15%; } table.claims th:nth-child(2) { width: 29%; }
+table.claims th:nth-child(3), table.claims th:nth-child(4) { width: 19%; }
+table.claims th:nth-child(5), table.claims th:nth-child(6) { width: 9%; }
+th, td { overflow-wrap: break-word; text-align: left; vertical-align: top; padding: 5px 8px;
+  border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; }
 td.right, th.right { text-align: right; white-space: nowrap; }
 a { color: #0b6fb8; }
@@ -56,14 +61,17 @@ a { color: #0b6fb8; }
 @media (max-width: 800px) { .beside, .audits { grid-template-columns: minmax(0, 1fr); } }
 @media print {
   @page { size: A4; margin: 14mm; }
-  body { background: none; font-size: 9.5pt; }
+  body { background: none; font-size: 8.5pt; line-height: 1.35; }
+  h1 { font-size: 16pt; } h2 { font-size: 12pt; } h3 { font-size: 9.5pt; margin: 10px 0 4px; }
+  table { font-size: 7pt; } th, td { padding: 2px 5px; }
+  .small, figcaption { font-size: 7.5pt; }
   main { max-width: none; padding: 0; }
   .card { border: 0; border-top: 1px solid var(--line); border-radius: 0; padding: 10px 0; }
   .beside { grid-template-columns: minmax(0, 1.35fr) minmax(0, 1fr); gap: 14px; }
   .audits { grid-template-columns: 1fr 1fr; }
   figure, .claim, tr, .audit { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
-  .badge { border: 1px solid; background: none !important; }
+  .badge { border: 1px solid; background: none !important; font-size: 7pt; padding: 0 5px; }
   .scroll { overflow: visible; }
   a { color: inherit; text-decoration: none; }
 }
@@ -90,13 +98,13 @@ def _head(summary: Summary) -> str:
             escape(claim.paper),
             f"{escape(claim.left.label)}: {_number(claim, 'left')}",
             f"{escape(claim.right.label)}: {_number(claim, 'right')}",
-            _badge(holds=claim.holds),
-            "–" if claim.holds_untuned is None else _badge(holds=claim.holds_untuned),
+            _badge(holds=claim.holds, short=True),
+            "–" if claim.holds_untuned is None else _badge(holds=claim.holds_untuned, short=True),
         ]
         for one in summary.made
         for claim in one.claims
     ]
-    headings = ("figure", "the paper says", "here", "against", "claim", "with the paper's settings")
+    headings = ("figure", "the paper says", "here", "against", "tuned", "untuned")
     commits = sorted({one.get("commit", "") for one in summary.made_with} - {""})
     made = f" Made at commit {escape(', '.join(commits))}." if commits else ""
     return (
@@ -106,11 +114,12 @@ def _head(summary: Summary) -> str:
         f"classical methods. Size: {escape(summary.size.name)} ({escape(summary.size.description)}).{made}"
         f"</p><p><strong>{escape(count_text(summary.claims))}</strong></p>"
         "<p>Every classical method runs twice: tuned, with the same number of trials for each, and with "
-        "the paper's settings. A claim is judged against the tuned ones; the last column says whether it "
-        "would hold against the paper's settings. Numbers are means over meta-test tasks ± their standard "
+        "the paper's settings. A claim is judged against the tuned ones (tuned: does it hold?); the last "
+        "column (untuned) says whether it would hold against the paper's settings, or against textbook "
+        "settings where the paper gives none. Numbers are means over meta-test tasks ± their standard "
         "error, and one is above another only if it is by more than two standard errors. Every trained "
         "optimizer is audited: whether it learned to learn, or learned a classifier.</p>"
-        f"{_table(headings, rows)}</header>"
+        f"{_table(headings, rows, name='claims')}</header>"
     )
 
 
@@ -240,15 +249,18 @@ def _picture(file: Path, about: str) -> str:
     return f'<img alt="{escape(about)}" src="data:image/svg+xml;base64,{data}">'
 
 
-def _badge(*, holds: bool) -> str:
-    return f'<span class="badge {"yes" if holds else "no"}">{holds_text(holds)}</span>'
+def _badge(*, holds: bool, short: bool = False) -> str:
+    text = ("yes" if holds else "no") if short else holds_text(holds)
+    return f'<span class="badge {"yes" if holds else "no"}">{text}</span>'
 
 
 def _number(claim: Claim, side: str) -> str:
-    return escape(number_text(getattr(claim, side), claim.unit))
+    return escape(number_text(getattr(claim, side), claim.unit)).replace(" ", "&nbsp;")
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0) -> str:
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 0, name: str = ""
+) -> str:
     """Return a table of cells that are HTML already; the last `right` columns are numbers."""
     first, right_class = len(headings) - right, ' class="right"'
 
@@ -261,4 +273,4 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: int = 
 
     head = row([escape(heading) for heading in headings], "th")
     body = "".join(row(cells, "td") for cells in rows)
-    return f'<div class="scroll"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll"><table class="{name}"><thead>{head}</thead><tbody>{body}</tbody></table></div>'

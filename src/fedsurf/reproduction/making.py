@@ -74,7 +74,7 @@ def reproduce(
         key=lambda stage: not isinstance(stage, Train)
     )  # they take longest, and others wait
     limit_threads(parameters_of(size.regular))
-    about = _about(size)
+    about = _about(size, stages)
     _check_data(workshop, stages)
     folder.open(about, resume=resume)
     finished = set(folder.finished())
@@ -109,11 +109,13 @@ def _forecast(workshop: Workshop, stages: Sequence[Stage], jobs: int) -> str:
     return spoken(total(stages, workshop.size, measure(workshop, stages), jobs))
 
 
-def _about(size: Size) -> dict[str, Any]:
-    """Return what a whole folder has in common: the size, with checksums in the place of paths."""
+def _about(size: Size, stages: Sequence[Stage]) -> dict[str, Any]:
+    """Return what a whole folder has in common: the size, and the data, with checksums for paths."""
+    used = {stage.config.data for stage in stages if isinstance(stage, Train)}
     data = {
         name: _identity(config.data)
         for name, config in (("cifar10", size.regular), ("mnist", size.ablation))
+        if config.data in used
     }
     return {"preset": size.name, "data": data}
 

@@ -155,6 +155,7 @@ SIZES: dict[SizeName, Size] = {
         audit_agents=(),
         trials=2,
         tuning_tasks=1,
+        alphas=(1.0, 0.3),
         stale=(0, 2, 6),
         stale_judged=(2, 6),
     ),

@@ -30,6 +30,8 @@ def holds_text(holds: bool | None) -> str:
 
 def count_text(claims: Sequence[Claim]) -> str:
     """Say how many claims hold."""
+    if not claims:
+        return "No figure is finished yet."
     held = sum(claim.holds for claim in claims)
     text = f"{held} of {len(claims)} claims of the paper hold here, against tuned rivals"
     judged = [claim for claim in claims if claim.holds_untuned is not None]
@@ -38,7 +40,7 @@ def count_text(claims: Sequence[Claim]) -> str:
         tuned = sum(claim.holds for claim in judged)
         text += (
             f". Of the {len(judged)} with classical rivals, {tuned} hold against tuned ones and {easier} "
-            "against the paper's settings"
+            "against the paper's settings, or textbook ones where the paper gives none"
         )
     return f"{text}."
 

@@ -1,0 +1,45 @@
+"""`fedsurf pretrain-modules`: make the weights of the shipped optimizer of modules again, from nothing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.pretraining.modules import ModulePretrainConfig
+from fedsurf.pretraining.modules import pretrain_for_modules as run_pretraining
+from fedsurf.pretraining.recipe import WEIGHTS
+from fedsurf.progress import TerminalProgress
+
+
+def pretrain_modules(
+    folder: Path,
+    config: Annotated[ModulePretrainConfig, tyro.conf.arg(name="")] = ModulePretrainConfig(),  # noqa: B008
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Meta-train the optimizer that `fedsurf.load_for_modules` returns.
+
+    Takes one core and no download. `fedsurf.load_for_modules("FOLDER/optimizer.safetensors")` returns
+    the result.
+
+    Args:
+        folder: The run's folder; it must be new, unless resuming.
+        config: The recipe.
+        resume: Go on with an interrupted run in this folder, to the same bits as without the
+            interruption. The recipe must be the same.
+        json: Print the result as JSON.
+    """
+    limit_threads(0)
+    with TerminalProgress(err) as bar:
+        _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
+    validation, file = best["validation"], folder / WEIGHTS
+    if json:
+        print_json({"file": str(file), "rule": best["rule"], "validation": validation})
+        return
+    out.print(
+        f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
+        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}.",
+        highlight=False,
+        soft_wrap=True,
+    )

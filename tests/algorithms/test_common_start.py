@@ -1,0 +1,46 @@
+"""The common start: the same weights at all agents, as large as each tensor's inputs allow."""
+
+import networkx as nx
+import pytest
+import torch
+from drawn import seeded
+from torch import nn
+
+from fedsurf.algorithms.common_start import CommonStart, fan_ins
+from fedsurf.models import ModuleModel, SoftmaxHead
+from fedsurf.network import Network, StarNetwork
+
+NET = nn.Sequential(
+    nn.Conv2d(2, 40, 5), nn.GroupNorm(4, 40), nn.Flatten(), nn.Linear(40, 300, bias=False)
+)
+MODEL = ModuleModel(NET)
+
+
+def test_matrices_are_normal_by_their_fan_in_biases_zero_and_scales_one():
+    network = Network(nx.path_graph(3), "metropolis")
+    weights = CommonStart(deviation=2.0).draw(network, MODEL, seeded(0), torch.float64)
+    assert weights.shape == (3, MODEL.parameters)
+    assert weights.dtype == torch.float64
+    assert (weights == weights[0]).all()
+    sizes = [shape.numel() for shape in MODEL.shapes.values()]
+    kernel, bias, scale, shift, matrix = torch.split(weights[0], sizes)
+    assert kernel.std().item() == pytest.approx(2 / 50**0.5, rel=0.1)
+    assert matrix.std().item() == pytest.approx(2 / 40**0.5, rel=0.05)
+    assert (bias == 0).all()
+    assert (shift == 0).all()
+    assert (scale == 1).all()
+    assert fan_ins(MODEL.shapes) == [50, 50, 50, 50, 40]
+
+
+def test_it_is_drawn_from_the_generator_only_and_a_server_has_it_too():
+    network, before = StarNetwork(4, 2, seeded(0)), torch.get_rng_state()
+    first, again, other = (CommonStart().draw(network, MODEL, seeded(s)) for s in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert len(first) == 5
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_head_is_refused():
+    with pytest.raises(TypeError, match=r"^model: got a SoftmaxHead, .* for a ModuleModel"):
+        CommonStart().draw(Network(nx.path_graph(3), "metropolis"), SoftmaxHead(2, 2), seeded(0))
