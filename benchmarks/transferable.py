@@ -6,7 +6,7 @@ numbers with nothing in between, into tensors that are there already. Everything
 perceptrons, sums, memory) is what the ratio shows above 1.
 
 With --steps, also one meta-training step of it at that size against one of the paper's layer, by the
-same trainer with its constraints. U-DGD has 531 million parameters there and needs about 9 GB.
+same trainer with its constraints. U-DGD has 531 million parameters there and needs about 7 GB.
 
     python benchmarks/transferable.py [--features 512] [--agents 100] [--repeats 7] [--steps 2]
 """

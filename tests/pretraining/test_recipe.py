@@ -156,5 +156,5 @@ def test_pretrain_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     assert "The best optimizer is that of step 2" in shown
     assert f"fedsurf audit {tmp_path / 'run' / WEIGHTS}" in shown
-    assert run([*command, "--resume", "--seed", "1"]) == 1
-    assert "seed (0 there, 1 here)" in capsys.readouterr().err
+    assert run([*command, "--resume", "--seed", "2"]) == 1
+    assert "seed (1 there, 2 here)" in capsys.readouterr().err

@@ -610,7 +610,7 @@ def test_a_shift_operator_that_does_not_average_is_refused():
 def test_features_whose_squares_are_no_numbers_are_refused(star):
     task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=torch.float32)
     huge = changed(task, lambda x, y, mask: (x * 1e21, y, mask))
-    with pytest.raises(ValueError, match="^task: got features as large as .*e\\+21"):
+    with pytest.raises(ValueError, match=r"^task: got features as large as .*e\+21"):
         make(huge, learned=optimizer(dtype=torch.float32)).init(
             huge, network(star=star), drawn.seeded(0)
         )

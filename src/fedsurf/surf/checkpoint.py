@@ -141,7 +141,9 @@ class RunFolder:
 
     def _leftovers(self) -> list[Path]:
         names = ("config.json", "log.jsonl", "*.safetensors", "state-????????")
-        return [leftover for name in names for leftover in self.path.glob(f".{name}.*")]
+        patterns = [f".{name}.*" for name in names]
+        patterns.append(".tmp??????")  # safetensors writes to a file of its own first
+        return [leftover for pattern in patterns for leftover in self.path.glob(pattern)]
 
     def _states(self) -> list[Path]:
         return sorted(p for p in self.path.glob("state-????????") if p.is_dir())
