@@ -7,7 +7,7 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedsurf.plots import COLOURS
 from fedsurf.reproduction.finding import Curve, Level
@@ -123,13 +123,20 @@ def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
     _set_x(axis, panel.x_scale, last)
     if panel.log_y:
         axis.set_yscale("log")
-        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(FuncFormatter(_some))
     if panel.percent:
         axis.set_ylim(0, 105 if panel.value == "relative_accuracy" else 100)
     if panel.title:
         axis.set_title(panel.title, fontsize=9)
     axis.set_xlabel(panel.x_label)
     axis.set_ylabel(panel.y_label)
+
+
+def _some(value: float, _place: int | None = None) -> str:
+    """Label 2 and 5 of every decade."""
+    plain = f"{value:.3e}"
+    return f"{value:g}" if plain[:5] in ("2.000", "5.000") else ""
 
 
 def _set_x(axis: Axes, scale: str, last: float) -> None:

@@ -1,5 +1,6 @@
 """The report as one HTML file that needs nothing else: no network, no script, no other file."""
 
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
@@ -7,7 +8,6 @@ from pathlib import Path
 
 from fedsurf.reproduction.claims import Claim
 from fedsurf.reproduction.folder import Made
-from fedsurf.reproduction.optimizers import describe
 from fedsurf.reproduction.summary import Summary
 from fedsurf.reproduction.wording import (
     AUDIT_HEADINGS,
@@ -20,6 +20,11 @@ from fedsurf.reproduction.wording import (
     percent,
     rival_rows,
 )
+
+WIDE = 2.4
+"""How many times its height a picture's width is that has nothing beside it."""
+LONGEST = 12
+"""The stages of which the time is shown."""
 
 STYLE = """
 :root { --ink: #1d2430; --soft: #5b6676; --line: #dde2ea; --yes: #1f7a4d; --no: #b3382c; --paper: #fff; }
@@ -35,6 +40,9 @@ p { margin: 6px 0; }
 .card { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; padding: 20px 22px;
   margin-top: 18px; }
 .beside { display: grid; grid-template-columns: minmax(0, 1.55fr) minmax(0, 1fr); gap: 22px; margin-top: 10px; }
+.beside.wide { grid-template-columns: minmax(0, 1fr); }
+.beside.wide .claims-of { columns: 2; column-gap: 26px; }
+.claim { break-inside: avoid; }
 figure { margin: 0; }
 figure img { width: 100%; height: auto; display: block; }
 figcaption { color: var(--soft); font-size: .85rem; margin-top: 6px; }
@@ -67,10 +75,12 @@ a { color: #0b6fb8; }
   .small, figcaption { font-size: 7.5pt; }
   main { max-width: none; padding: 0; }
   .card { border: 0; border-top: 1px solid var(--line); border-radius: 0; padding: 10px 0; }
-  .beside { grid-template-columns: minmax(0, 1.35fr) minmax(0, 1fr); gap: 14px; }
+  .beside, .beside.wide { display: block; }
+  .beside figure { max-width: 140mm; margin: 0 auto 8px; } .beside.wide figure { max-width: none; }
+  .beside .claims-of { columns: 2; column-gap: 18px; }
   .audits { grid-template-columns: 1fr 1fr; }
   figure, .claim, tr, .audit { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
+  h2, h3, .about { break-after: avoid; }
   .badge { border: 1px solid; background: none !important; font-size: 7pt; padding: 0 5px; }
   .scroll { overflow: visible; }
   a { color: inherit; text-decoration: none; }
@@ -136,9 +146,10 @@ def _figure(made: Made, summary: Summary) -> str:
         table = f"<h3>Classical methods</h3>{_table(RIVAL_HEADINGS, rows, right=1)}"
     return (
         f'<section class="card" id="{escape(made.name)}"><h2>{escape(made.title)}</h2>'
-        f'<p class="soft">{escape(made.about)}</p>'
-        f'<div class="beside"><figure>{_picture(made.svg, made.title)}'
-        f"<figcaption>{escape(made.caption)}</figcaption></figure><div>{claims}{sentences}</div></div>"
+        f'<p class="soft about">{escape(made.about)}</p>'
+        f'<div class="beside{_wide(made.svg)}"><figure>{_picture(made.svg, made.title)}'
+        f"<figcaption>{escape(made.caption)}</figcaption></figure>"
+        f'<div class="claims-of">{claims}{sentences}</div></div>'
         f'{table}<p class="small soft">fedsurf reproduce {escape(made.name)} --preset '
         f"{escape(summary.size.name)}</p></section>"
     )
@@ -222,7 +233,7 @@ def _settings(summary: Summary) -> str:
         f"{size.star_rounds} through a server."
     )
     rows = [
-        [escape(describe(one.config)), escape("; ".join(deviations(one.config)) or "in nothing")]
+        [escape(one.name), escape("; ".join(deviations(one.config)) or "in nothing")]
         for one in summary.trained
     ]
     versions = "".join(
@@ -232,15 +243,22 @@ def _settings(summary: Summary) -> str:
     seconds = sum(one["seconds"] for one in summary.stages.values())
     times = [
         [escape(one["title"]), f"{one['seconds']:,.0f}"]
-        for one in sorted(summary.stages.values(), key=lambda one: -one["seconds"])
+        for one in sorted(summary.stages.values(), key=lambda one: -one["seconds"])[:LONGEST]
     ]
     return (
         f'<section class="card"><h2>Settings</h2><ul class="small">{data}</ul><p class="small">{escape(tasks)}'
         "</p><h3>In what meta-training differs from the paper's</h3>"
         f"{_table(('optimizer', 'differs in'), rows)}<h3>Versions</h3>{versions}"
-        f"<h3>Time: {seconds / 60:,.0f} minutes of work in {len(times)} stages</h3>"
+        f"<h3>Time: {seconds / 60:,.0f} minutes of work in {len(summary.stages)} stages, the longest:</h3>"
         f"{_table(('stage', 'seconds'), times, right=1)}</section>"
     )
+
+
+def _wide(svg: Path) -> str:
+    """Say whether a picture is too wide to have something beside it."""
+    with svg.open(encoding="utf-8") as file:
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', file.read(2000))
+    return " wide" if size and float(size[1]) > WIDE * float(size[2]) else ""
 
 
 def _picture(file: Path, about: str) -> str:

@@ -1,8 +1,10 @@
 """What a report says of the meta-trained optimizers: their settings, how far they got, how fast."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib as mpl
@@ -58,9 +60,11 @@ class Trained:
         return chosen[-1] if chosen else None
 
 
-def trained_in(folder: Path) -> list[Trained]:
-    """Return all optimizers in the folder of a reproduction."""
+def trained_in(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> list[Trained]:
+    """Return all optimizers in the folder of a reproduction, which is about these data."""
     found = []
+    # A file of features is called by the data set that it stands for.
+    names = {one["source"]: name for name, one in data.items() if one["source"].endswith(".npz")}
     for place in sorted((folder / "runs").glob("*/config.json")):
         run = place.parent
         try:
@@ -72,14 +76,15 @@ def trained_in(folder: Path) -> list[Trained]:
         pace = folder / "pace" / f"{run.name}.json"
         seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
         rows = [json.loads(line) for line in lines]
-        found.append(Trained(describe(config), config, rows, seconds, parameters_of(config)))
+        found.append(Trained(describe(config, names), config, rows, seconds, parameters_of(config)))
     return sorted(found, key=lambda one: one.name)
 
 
-def describe(config: ExperimentConfig) -> str:
-    """Name an optimizer by what tells it from the others."""
+def describe(config: ExperimentConfig, names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Name an optimizer by what tells it from the others; `names` are those of sources."""
+    source = source_name(config.data.source)
     graph = {"regular": "3-regular", "erdos-renyi": "random graph", "star": "server"}
-    parts = [source_name(config.data.source), graph.get(config.network.graph.kind, "graph")]
+    parts = [names.get(source, source), graph.get(config.network.graph.kind, "graph")]
     if config.task.partition == "dirichlet":
         parts.append(f"α = {config.task.alpha:g}")
     if not config.surf.descent.constrained:

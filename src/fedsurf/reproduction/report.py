@@ -13,7 +13,7 @@ from fedsurf.reproduction.figures import FIGURES
 from fedsurf.reproduction.folder import Made, ReproductionFolder
 from fedsurf.reproduction.html import html_report
 from fedsurf.reproduction.markdown import markdown_report
-from fedsurf.reproduction.optimizers import Trained, describe, learning_curves, trained_in
+from fedsurf.reproduction.optimizers import Trained, learning_curves, trained_in
 from fedsurf.reproduction.sizes import size_named
 from fedsurf.reproduction.summary import Summary
 
@@ -31,7 +31,7 @@ def write_report(folder: ReproductionFolder) -> Written:
     """Write report.html, and report/ with report.md, its pictures and all claims."""
     about = folder.about()
     made = [one for name in FIGURES if (one := folder.made(name)) is not None]
-    trained = trained_in(folder.path)
+    trained = trained_in(folder.path, about["data"])
     if not made and not trained:
         raise ValueError(f"{folder.path}: got no figure and no optimizer to report on")
     place = folder.path / "report"
@@ -63,7 +63,7 @@ def write_report(folder: ReproductionFolder) -> Written:
 
 def audits_of(made: list[Made], trained: list[Trained]) -> dict[str, dict[str, Any]]:
     """Return the audit of each optimizer once, by the name that tells it from the others."""
-    names = {str(to_dict(one.config)): describe(one.config) for one in trained}
+    names = {str(to_dict(one.config)): one.name for one in trained}
     found: dict[str, dict[str, Any]] = {}
     for figure in made:
         for label, audit in figure.audits.items():
