@@ -65,10 +65,10 @@ class Controller(nn.Module):
 
     def __init__(self, width: int, class_width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.round_in = _linear(SCHEDULE + SIGNALS, width, 0.5, generator)
-        self.round_out = _linear(width, len(KNOBS) + CONTEXT, 0.05, generator)
-        self.class_in = _linear(CLASS_INPUTS + CONTEXT, class_width, 0.5, generator)
-        self.class_out = _linear(class_width, 2, 0.05, generator)
+        self.round_in = drawn_linear(SCHEDULE + SIGNALS, width, 0.5, generator)
+        self.round_out = drawn_linear(width, len(KNOBS) + CONTEXT, 0.05, generator)
+        self.class_in = drawn_linear(CLASS_INPUTS + CONTEXT, class_width, 0.5, generator)
+        self.class_out = drawn_linear(class_width, 2, 0.05, generator)
         with torch.no_grad():
             self.round_out.bias[: len(KNOBS)] = torch.tensor(list(KNOBS.values()))
             self.class_out.bias[1] = 0.5
@@ -76,7 +76,7 @@ class Controller(nn.Module):
     def knobs(self, when: Tensor, signals: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the knobs of a round, each `[agents, 1, 1]`, and the context, `[agents, CONTEXT]`."""
         context = when.expand(len(signals), -1)
-        values = _perceptron(self.round_in, self.round_out, torch.cat([context, signals], 1))
+        values = two_layers(self.round_in, self.round_out, torch.cat([context, signals], 1))
         named = dict(zip(KNOBS, values[:, : len(KNOBS), None, None].unbind(1), strict=True))
         return named, values[:, len(KNOBS) :]
 
@@ -86,11 +86,12 @@ class Controller(nn.Module):
         `about` describes the classes, `[agents, classes, CLASS_INPUTS]`.
         """
         context = context[:, None].expand(-1, about.shape[1], -1)
-        values = _perceptron(self.class_in, self.class_out, torch.cat([about, context], 2))
+        values = two_layers(self.class_in, self.class_out, torch.cat([about, context], 2))
         return 2 * values[:, :, :1].sigmoid(), values[:, :, 1:]
 
 
-def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
+def drawn_linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    """Return a linear map whose outputs are about as large as `gain` at inputs of size one."""
     # Not by its constructor, which draws from the global generator.
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     with torch.no_grad():
@@ -99,7 +100,8 @@ def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) 
     return layer
 
 
-def _perceptron(first: nn.Linear, second: nn.Linear, inputs: Tensor) -> Tensor:
+def two_layers(first: nn.Linear, second: nn.Linear, inputs: Tensor) -> Tensor:
+    """Apply a perceptron with one hidden layer, in the floating type of its inputs."""
     dtype = inputs.dtype
     hidden = torch.tanh(inputs @ first.weight.to(dtype).T + first.bias.to(dtype))
     outputs: Tensor = hidden @ second.weight.to(dtype).T + second.bias.to(dtype)

@@ -31,7 +31,7 @@ from fedsurf.algorithms.common_start import CommonStart, fan_ins
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled.controller import NOBODY, SCHEDULE, _linear, _perceptron, schedule
+from fedsurf.unrolled.controller import NOBODY, SCHEDULE, drawn_linear, schedule, two_layers
 from fedsurf.unrolled.signals import FORGETTING
 from fedsurf.unrolled.transferable import CONSTRAINTS, FEWEST_ROUNDS, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 
@@ -173,8 +173,8 @@ class GradientTransfer(nn.Module):
             )
         self.config = config
         inputs = SCHEDULE + SHARED + FACTS + SHAPE + MOTION
-        self.first = _linear(inputs, config.width, 0.5, generator)
-        self.second = _linear(config.width, len(KNOBS), 0.05, generator)
+        self.first = drawn_linear(inputs, config.width, 0.5, generator)
+        self.second = drawn_linear(config.width, len(KNOBS), 0.05, generator)
         with torch.no_grad():
             self.second.bias.copy_(torch.tensor(list(KNOBS.values())))
 
@@ -358,7 +358,7 @@ class GradientTransferAlgorithm:
             tensors.about.expand(len(motion), -1, -1),
             motion,
         ]
-        values = _perceptron(self.optimizer.first, self.optimizer.second, torch.cat(inputs, 2))
+        values = two_layers(self.optimizer.first, self.optimizer.second, torch.cat(inputs, 2))
         return {
             name: tensors.spread(value) for name, value in zip(KNOBS, values.unbind(2), strict=True)
         }
