@@ -36,7 +36,9 @@ Comparison = tuple[ModuleModel, list[Task], list[Task], Network]
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("studies", nargs="+", help="studies of `fedsurf compare`, on a graph")
+    parser.add_argument(
+        "studies", nargs="*", default=["digits"], help="studies of `fedsurf compare`, on a graph"
+    )
     parser.add_argument("--tasks", type=int, default=10, help="meta-test tasks")
     parser.add_argument(
         "--agents", type=int, default=30, help="at most, where the data allows more"
