@@ -1,7 +1,7 @@
 """`fedsurf pretrain`: make the weights of the shipped optimizer again, from nothing."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -33,8 +33,15 @@ def pretrain(
     limit_threads(0)
     with TerminalProgress(err) as bar:
         _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
-    validation, file = best["validation"], folder / WEIGHTS
-    if json:
+    show(best, folder / WEIGHTS, as_json=json)
+    if not json:
+        out.print(f"Next: fedsurf audit {folder / WEIGHTS}", highlight=False, soft_wrap=True)
+
+
+def show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
+    """Say which optimizer was the best, and where its weights are."""
+    validation = best["validation"]
+    if as_json:
         print_json({"file": str(file), "rule": best["rule"], "validation": validation})
         return
     out.print(
@@ -43,4 +50,3 @@ def pretrain(
         highlight=False,
         soft_wrap=True,
     )
-    out.print(f"Next: fedsurf audit {file}", highlight=False, soft_wrap=True)

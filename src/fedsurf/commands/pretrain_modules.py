@@ -5,7 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.commands.pretrain import show
+from fedsurf.console import err, limit_threads
 from fedsurf.pretraining.modules import ModulePretrainConfig
 from fedsurf.pretraining.modules import pretrain_for_modules as run_pretraining
 from fedsurf.pretraining.recipe import WEIGHTS
@@ -33,13 +34,4 @@ def pretrain_modules(
     limit_threads(0)
     with TerminalProgress(err) as bar:
         _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
-    validation, file = best["validation"], folder / WEIGHTS
-    if json:
-        print_json({"file": str(file), "rule": best["rule"], "validation": validation})
-        return
-    out.print(
-        f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
-        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    show(best, folder / WEIGHTS, as_json=json)

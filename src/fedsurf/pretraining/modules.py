@@ -12,17 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsurf.configuration import to_dict
-from fedsurf.files import write_tensors
 from fedsurf.models import ModuleModel
 from fedsurf.pretraining.clouds import Cloud, chance, log_uniform, uniform
 from fedsurf.pretraining.problems import WideConfig, WideProblems
-from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig
+from fedsurf.pretraining.recipe import PretrainConfig, train_into
 from fedsurf.randomness import generator as seeded
-from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.meta_training import MetaTraining, SurfConfig
 from fedsurf.surf.problems import Problem
-from fedsurf.surf.running import Observer, meta_train, open_run
+from fedsurf.surf.running import Observer
 from fedsurf.unrolled.gradient_layer import GradientTransfer, GradientTransferConfig
 
 MOST_FEATURES, MOST_CLASSES = 64, 20
@@ -145,12 +142,7 @@ def pretrain_for_modules(
     observers : sequence of Observer
         Are told what happens.
     """
-    folder, stored = RunFolder(path), to_dict(config)
-    open_run(folder, config, resume=resume)
     optimizer = GradientTransfer(config.optimizer, seeded(config.seed, "parameters"))
     problems = ModuleProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
-    best = meta_train(training, folder, stored, observers)
-    about = {"optimizer": stored["optimizer"], "recipe": stored, "validation": best["validation"]}
-    write_tensors(path / WEIGHTS, dict(optimizer.named_parameters()), about)
-    return optimizer, best
+    return optimizer, train_into(path, training, config, resume=resume, observers=observers)

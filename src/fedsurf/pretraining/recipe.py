@@ -74,12 +74,19 @@ def pretrain(
     observers : sequence of Observer
         Are told what happens.
     """
-    folder, stored = RunFolder(path), to_dict(config)
-    open_run(folder, config, resume=resume)
     optimizer = Transferable(config.optimizer, seeded(config.seed, "parameters"))
     problems = WideProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
+    return optimizer, train_into(path, training, config, resume=resume, observers=observers)
+
+
+def train_into(
+    path: Path, training: MetaTraining, recipe: Any, *, resume: bool, observers: Sequence[Observer]
+) -> dict[str, Any]:
+    """Meta-train by a recipe into a folder that ends with the weights; return what validation said."""
+    folder, stored = RunFolder(path), to_dict(recipe)
+    open_run(folder, recipe, resume=resume)
     best = meta_train(training, folder, stored, observers)
     about = {"optimizer": stored["optimizer"], "recipe": stored, "validation": best["validation"]}
-    write_tensors(path / WEIGHTS, dict(optimizer.named_parameters()), about)
-    return optimizer, best
+    write_tensors(path / WEIGHTS, dict(training.optimizer.named_parameters()), about)
+    return best
