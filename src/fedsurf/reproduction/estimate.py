@@ -11,7 +11,7 @@ from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.methods import method_named
 from fedsurf.reproduction.sizes import Size
 from fedsurf.reproduction.stages import Audited, Learned, Rival, Stage, Train, Yardsticks
-from fedsurf.reproduction.theory import Certify
+from fedsurf.reproduction.theory import Certify, Descend
 from fedsurf.reproduction.workshop import Workshop
 from fedsurf.surf.meta_training import MetaTraining
 from fedsurf.surf.problems import FixedProblems
@@ -115,7 +115,7 @@ def seconds_of(stage: Stage, size: Size, pace: Pace) -> float:
     if isinstance(stage, Yardsticks):
         ceiling = (27 + 3 * size.tasks) * pace.centralised if stage.centralised else 0.0
         return size.tasks * 2 * one + ceiling
-    if isinstance(stage, Learned | Certify):
+    if isinstance(stage, Learned | Certify | Descend):
         return size.tasks * one
     return 0.0
 

@@ -16,8 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from fedsurf import pretrained
 from fedsurf.audit import Progress, Subject, audit
 from fedsurf.certificate import certify
 from fedsurf.configuration import to_dict
@@ -31,6 +33,7 @@ from fedsurf.reproduction.rows import write_rows
 from fedsurf.reproduction.sizes import Size
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf.running import Observer
+from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tuning import TuneConfig, Tuned, read_tuned, write_tuned
 
@@ -210,6 +213,40 @@ class Workshop:
         """Run the optimizer that comes with the package on a study's tasks."""
         entrant = Entrant(SURF_T, pretrained="softmax-head", rounds=rounds)
         return Entry(SURF_T, "not the paper's", self._run(config, entrant))
+
+    def pretrained_norms(self, config: ExperimentConfig) -> Tensor:
+        """Return the pretrained optimizer's gradient norms on an optimizer's tasks, `[tasks, layers + 1]`.
+
+        They are measured as in the descending constraints of that optimizer, after each of its layers.
+        """
+        study, surf = self.study(self.size.study_of(config)), config.surf
+        rounds = config.optimizer.layers * config.optimizer.filter_order
+        what = [to_dict(study.config), to_dict(surf.descent), rounds, pretrained.digest()]
+        file = self.folder / "cache" / f"norms-{digest(what)}.json"
+        if not file.is_file():
+            algorithm, network = (
+                pretrained.load().on(study.model, rounds),
+                study.network(config.seed),
+            )
+            found = []
+            with self.progress(f"gradient norms of {SURF_T}", study.config.tasks) as advance:
+                for number, task in enumerate(study.test_tasks(config.seed)):
+                    with torch.no_grad():
+                        _, norms = unroll(
+                            algorithm,
+                            algorithm.steps,
+                            task,
+                            network,
+                            surf.descent,
+                            gradient_batch_size=surf.gradient_batch_size,
+                            weighting=surf.weighting,
+                            seed=config.seed,
+                            path=("theory", number),
+                        )
+                    found.append(norms.tolist())
+                    advance()
+            write_json(file, {"norms": found})
+        return torch.tensor(read_json(file)["norms"])
 
     def ceiling(self, config: StudyConfig) -> Tensor:
         """Return the accuracy of centralised training on each task of a study."""
