@@ -7,16 +7,23 @@ optimizer = fedsurf.load_for_modules()            # the same for a ModuleModel
 """
 
 import hashlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
 
 from fedsurf.configuration import from_dict
 from fedsurf.files import CheckpointError, read_metadata, read_tensors
 from fedsurf.randomness import generator
 from fedsurf.unrolled.gradient_layer import GradientTransfer, GradientTransferConfig
 from fedsurf.unrolled.transferable import Transferable, TransferableConfig
+
+Config = TypeVar("Config")
+Optimizer = TypeVar("Optimizer", bound=nn.Module)
 
 NAMES = ("softmax-head",)
 """The optimizers of softmax heads inside the package."""
@@ -32,17 +39,7 @@ def load(name: str | Path = "softmax-head") -> Transferable:
     name : str or Path
         The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain` wrote.
     """
-    with _file(name) as path:
-        metadata = read_metadata(path)
-        try:
-            config = from_dict(TransferableConfig, metadata["optimizer"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{path}: does not hold a transferable optimizer ({error})"
-            ) from error
-        optimizer = Transferable(config, generator(0, "parameters"))
-        read_tensors(path, dict(optimizer.named_parameters()))
-    return optimizer.requires_grad_(False)
+    return _read(name, TransferableConfig, Transferable, "a transferable optimizer")
 
 
 def load_for_modules(name: str | Path = "module") -> GradientTransfer:
@@ -54,17 +51,7 @@ def load_for_modules(name: str | Path = "module") -> GradientTransfer:
         The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain-modules`
         wrote.
     """
-    with _file(name) as path:
-        metadata = read_metadata(path)
-        try:
-            config = from_dict(GradientTransferConfig, metadata["optimizer"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{path}: does not hold an optimizer of modules ({error})"
-            ) from error
-        optimizer = GradientTransfer(config, generator(0, "parameters"))
-        read_tensors(path, dict(optimizer.named_parameters()))
-    return optimizer.requires_grad_(False)
+    return _read(name, GradientTransferConfig, GradientTransfer, "an optimizer of modules")
 
 
 def card(name: str | Path = "softmax-head") -> dict[str, Any]:
@@ -77,6 +64,24 @@ def digest(name: str | Path = "softmax-head") -> str:
     """Return a checksum of an optimizer's file: other weights have another one."""
     with _file(name) as path, path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(
+    name: str | Path,
+    kind: type[Config],
+    make: Callable[[Config, torch.Generator], Optimizer],
+    what: str,
+) -> Optimizer:
+    """Make an optimizer of the shape that a file tells, and fill it with the file's parameters."""
+    with _file(name) as path:
+        metadata = read_metadata(path)
+        try:
+            config = from_dict(kind, metadata["optimizer"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
+        optimizer = make(config, generator(0, "parameters"))
+        read_tensors(path, dict(optimizer.named_parameters()))
+    return optimizer.requires_grad_(False)
 
 
 def _file(name: str | Path) -> AbstractContextManager[Path]:
