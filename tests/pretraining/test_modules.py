@@ -70,6 +70,11 @@ def test_a_random_network_trains_although_it_was_never_drawn():
     assert model.gradient(weights, data).abs().amax(1).min() > 0
 
 
+def test_mini_batches_are_refused():
+    with pytest.raises(ValueError, match=r"^batch_share: got 0\.1, but it must be 0"):
+        ModuleProblems(WideConfig(server_share=0.0, batch_share=0.1), 0)
+
+
 def test_servers_are_refused():
     with pytest.raises(ValueError, match=r"^server_share: got 0\.4, but it must be 0"):
         ModuleProblems(WideConfig(), 0)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from drawn import seeded
 
-from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.network.faults import FaultyNetwork
 from fedsurf.pretraining import problems as problems_module
 from fedsurf.pretraining.problems import FEW, WideConfig, WideProblems
+from fedsurf.pretraining.recipe import PretrainConfig
 from fedsurf.tasks import sources
 from fedsurf.tasks.dataset import Dataset
 from fedsurf.unrolled import Transferable, TransferableConfig
@@ -49,7 +49,7 @@ def loaded(few):
 
 @pytest.fixture(scope="module")
 def wide(loaded):
-    return WideProblems(WideConfig(views=2), seed=0)
+    return WideProblems(replace(PretrainConfig().problems, views=2), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,9 @@ def test_all_kinds_of_problems_occur(drawn):
         found = list(found)
         return sum(found) / len(found)
 
-    assert share(network.server for network in networks) == pytest.approx(0.35, abs=0.15)
+    assert share(network.server for network in networks) == pytest.approx(0.5, abs=0.15)
+    assert share(p.batch_size is not None for p in drawn) == pytest.approx(0.1, abs=0.07)
+    assert all(p.batch_size is None or 2 <= p.batch_size <= 300 for p in drawn)
     # Of the networks that may have faults some draw none: half of each kind does.
     assert 0.05 < share(isinstance(network, FaultyNetwork) for network in networks) < 0.35
     assert share(task.agents == 100 for task in tasks) == pytest.approx(0.25, abs=0.15)
@@ -183,6 +185,22 @@ def test_configured_shares_and_sizes_are_kept():
     assert all(int(problem.task.train.counts.sum()) <= 100 for problem in found)
     served = WideProblems(replace(config, server_share=1.0), 0)
     assert all(served.training(number).network.server for number in range(10))
+    none, some = (WideProblems(replace(config, batch_share=share), 0) for share in (0.0, 1.0))
+    assert all(none.training(number).batch_size is None for number in range(20))
+    for number in range(10):
+        problem = some.training(number)
+        optimizer = Transferable(TransferableConfig(), seeded(0))
+        assert problem.algorithm(optimizer).batch_size == problem.batch_size >= 2
+        assert problem.algorithm(optimizer).rounds == problem.rounds
+        with pytest.raises(TypeError, match=r"^optimizer: got a object"):
+            problem.algorithm(object())
+    even = WideProblems(replace(config, even_share=1.0, most_examples=2000), 0)
+    for number in range(10):
+        task = even.training(number).task
+        if task.train.counts.min() >= 20:
+            assert not _some_hold_a_single_class(task)
+    two = WideProblems(replace(config, two_share=1.0), 0)
+    assert all(two.training(number).task.classes == 2 for number in range(10))
     faulty = WideProblems(replace(config, fault_share=1.0), 0)
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
 
@@ -199,7 +217,7 @@ def test_every_problem_can_be_run(drawn):
     optimizer = Transferable(TransferableConfig(), seeded(0)).requires_grad_(False)
     for number, problem in enumerate(drawn[:40]):
         task, network = problem.task, problem.network
-        algorithm = optimizer.on(SoftmaxHead(task.features, task.classes), problem.rounds)
+        algorithm = problem.algorithm(optimizer)
         network.reset(seeded(number))
         state = algorithm.step(algorithm.init(task, network, seeded(0)), task, network, seeded(1))
         assert state.weights.isfinite().all(), number

@@ -1,6 +1,7 @@
 """What the classical methods ask of their arguments, their state and their network."""
 
 import math
+from numbers import Integral
 from typing import TypeVar
 
 import torch
@@ -21,7 +22,12 @@ def check_step_size(step_size: float, argument: str = "step_size") -> None:
 
 
 def check_batch_size(batch_size: int | None) -> None:
-    """Raise unless a mini-batch holds at least one example."""
+    """Raise unless a mini-batch holds a whole number of examples, at least one."""
+    given: object = batch_size
+    if given is not None and (isinstance(given, bool) or not isinstance(given, Integral)):
+        raise TypeError(
+            f"batch_size: got {batch_size!r}, but it must be a whole number, or None for all examples"
+        )
     if batch_size is not None and batch_size < 1:
         raise ValueError(
             f"batch_size: got {batch_size}, but it must be at least 1, or None for all examples"

@@ -162,8 +162,8 @@ def _rectified(pixels: Tensor, generator: torch.Generator) -> Tensor:
     return torch.cat(pooled)
 
 
-def _some_classes(generator: torch.Generator) -> int:
-    return 2 if chance(0.1, generator) else round(log_uniform(2, 100, generator))
+def _some_classes(generator: torch.Generator, two_share: float) -> int:
+    return 2 if chance(two_share, generator) else round(log_uniform(2, 100, generator))
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class BackboneCloud:
         return len(self.means)
 
     @staticmethod
-    def gaussian(generator: torch.Generator) -> "BackboneCloud":
-        """Draw the plainest family: round Gaussian classes, as they are."""
-        classes = _some_classes(generator)
+    def gaussian(generator: torch.Generator, two_share: float = 0.1) -> "BackboneCloud":
+        """Draw the plainest family: round Gaussian classes, as they are; a share has two of them."""
+        classes = _some_classes(generator, two_share)
         features = min(round(log_uniform(4, 320, generator)), max(4, LARGEST_HEAD // classes))
         # Means of two classes are about so many deviations apart.
         distance = log_uniform(1.5, 10.0, generator)
@@ -208,9 +208,9 @@ class BackboneCloud:
         return BackboneCloud(means, spreads, math.inf, [], torch.eye(features))
 
     @staticmethod
-    def random(generator: torch.Generator) -> "BackboneCloud":
-        """Draw a family of classes, its difficulty included."""
-        classes = _some_classes(generator)
+    def random(generator: torch.Generator, two_share: float = 0.1) -> "BackboneCloud":
+        """Draw a family of classes, its difficulty included; a share has two of them."""
+        classes = _some_classes(generator, two_share)
         latent = round(log_uniform(6, 80, generator))
         features = min(round(log_uniform(4, 320, generator)), max(4, LARGEST_HEAD // classes))
         groups = max(1, round(classes / log_uniform(1, 8, generator)))

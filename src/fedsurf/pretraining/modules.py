@@ -34,7 +34,7 @@ class ModuleProblems(WideProblems):
     Parameters
     ----------
     config : WideConfig
-        How wide. There must be no servers.
+        How wide. There must be no servers, and no mini-batches.
     seed : int
         The seed of the views and of all problems.
     """
@@ -44,6 +44,11 @@ class ModuleProblems(WideProblems):
             raise ValueError(
                 f"server_share: got {config.server_share}, but it must be 0: "
                 "the optimizer for modules runs over graphs only"
+            )
+        if config.batch_share > 0:
+            raise ValueError(
+                f"batch_share: got {config.batch_share}, but it must be 0: "
+                "the optimizer for modules takes all examples of an agent"
             )
         super().__init__(config, seed)
 
@@ -103,6 +108,7 @@ def _surf() -> SurfConfig:
         steps=300,
         learning_rate=1e-2,
         calibrated_share=0.5,
+        calibration_examples=512,
         validate_every=100,
         validation_tasks=16,
     )

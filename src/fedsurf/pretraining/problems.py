@@ -1,15 +1,15 @@
 """The distribution of problems on which the pretrained optimizer is meta-trained, by name `wide`.
 
-A problem is a task, a network and a number of rounds. Real Fashion-MNIST images under random views,
-subsets, subdivisions and renamings of the classes and random spectra; features that imitate a deep
-backbone's, or plain Gaussian classes, with 2 to 100 classes and 4 to 320 features, from almost
-separable to almost hopeless; 2 to 100 agents with 1 to 300 examples, equal or not; label
-distributions from even to one class an agent; five kinds of graphs, or a server to which some agents
-report; stale agents, lost messages and agents that come and go. Nothing of CIFAR-10, MNIST or digits
-is in it.
+A problem is a task, a network, a number of rounds and perhaps a size of mini-batches. Real
+Fashion-MNIST images under random views, subsets, subdivisions and renamings of the classes and random
+spectra; features that imitate a deep backbone's, or plain Gaussian classes, with 2 to 100 classes and
+4 to 320 features, from almost separable to almost hopeless; 2 to 100 agents with 1 to 300 examples,
+equal or not; label distributions from even to one class an agent; five kinds of graphs, or a server to
+which some agents report; stale agents, lost messages and agents that come and go. Nothing of CIFAR-10,
+MNIST or digits is in it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -26,11 +26,13 @@ from fedsurf.pretraining.clouds import (
     uniform,
 )
 from fedsurf.randomness import generator as seeded
+from fedsurf.surf.meta_training import Unrolled, UnrolledOptimizer
 from fedsurf.surf.problems import Problem
 from fedsurf.tasks import sources
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
 from fedsurf.tasks.task import Task
+from fedsurf.unrolled.transferable import Transferable
 
 FEW = 7
 """Federations of so few agents have the simplest graphs, and agents with more examples."""
@@ -45,12 +47,18 @@ class WideConfig:
     """Share of the problems with real images."""
     gaussian_share: float = 0.15
     """Share of the others whose classes are round Gaussians."""
+    two_share: float = field(default=0.1, metadata={"added_later": True})
+    """Share of the generated problems that have two classes, whatever the other ones have."""
     server_share: float = 0.4
     """Share of the problems that go through a server."""
     fault_share: float = 0.3
     """Share of the problems over a faulty network."""
     few_share: float = 0.2
     """Share of the problems with 2 to 10 agents."""
+    batch_share: float = field(default=0.0, metadata={"added_later": True})
+    """Share of the problems whose agents fit their heads to mini-batches."""
+    even_share: float = field(default=0.0, metadata={"added_later": True})
+    """Share of the problems whose agents hold about the same labels."""
     views: int = 6
     """Random views of the real images."""
     most_agents: int = 100
@@ -59,6 +67,30 @@ class WideConfig:
     """Training examples of the whole federation, at most."""
     test_examples: int = 512
     """Test examples of the whole federation, about."""
+
+
+@dataclass(frozen=True)
+class WideProblem(Problem):
+    """A problem that is perhaps to be solved with mini-batches.
+
+    Attributes
+    ----------
+    batch_size : int or None
+        How many of its examples an agent fits its head to in a round; None for all.
+    """
+
+    batch_size: int | None = None
+
+    def algorithm(self, optimizer: UnrolledOptimizer) -> Unrolled:
+        """Return the algorithm by which a transferable optimizer solves this problem."""
+        if self.batch_size is None:
+            return super().algorithm(optimizer)
+        if not isinstance(optimizer, Transferable):
+            raise TypeError(
+                f"optimizer: got a {type(optimizer).__name__}, but mini-batches of this problem's "
+                "size are a Transferable's"
+            )
+        return optimizer.on(self.model, self.rounds, batch_size=self.batch_size)
 
 
 class WideProblems:
@@ -103,12 +135,16 @@ class WideProblems:
             rounds = 20 if chance(0.5, generator) else 10
         else:
             rounds = int(torch.randint(5, 41, (), generator=generator))
-        return Problem(task, network, rounds)
+        size = None
+        if self.config.batch_share and chance(self.config.batch_share, generator):
+            size = round(log_uniform(2, max(2, int(task.train.counts.max())), generator))
+        return WideProblem(task, network, rounds, batch_size=size)
 
     def _cloud(self, generator: torch.Generator) -> Cloud:
         if not chance(self.config.real_share, generator):
             plain = chance(self.config.gaussian_share, generator)
-            return (BackboneCloud.gaussian if plain else BackboneCloud.random)(generator)
+            draw = BackboneCloud.gaussian if plain else BackboneCloud.random
+            return draw(generator, self.config.two_share)
         views, labels = self._real
         chosen = int(torch.randint(len(views), (), generator=generator))
         return RealCloud.of(views[chosen], labels, generator)
@@ -152,6 +188,8 @@ class WideProblems:
         return centre + uniform(0, 1, generator) * offset, log_uniform(0.5, 2, generator) / size
 
     def _partition(self, generator: torch.Generator) -> Partition:
+        if self.config.even_share and chance(self.config.even_share, generator):
+            return DirichletAgents(log_uniform(5, 100, generator))
         if chance(0.45, generator):
             return ClassImbalanced(log_uniform(1, 20, generator))
         if chance(0.75, generator):

@@ -30,6 +30,7 @@ _SURF = SurfConfig(
     ),
     loss_on="pooled",
     calibrated_share=0.8,
+    calibration_examples=256,
     relative_loss=True,
     clip=0.3,
     skip_above=3.0,
@@ -39,6 +40,15 @@ _SURF = SurfConfig(
     select_by="accuracy",
 )
 
+_PROBLEMS = WideConfig(
+    gaussian_share=0.2,
+    two_share=0.15,
+    server_share=0.5,
+    few_share=0.25,
+    batch_share=0.1,
+    even_share=0.2,
+)
+
 
 @dataclass(frozen=True)
 class PretrainConfig:
@@ -46,7 +56,7 @@ class PretrainConfig:
 
     optimizer: TransferableConfig = field(default_factory=TransferableConfig)
     """Its shape."""
-    problems: WideConfig = field(default_factory=WideConfig)
+    problems: WideConfig = field(default_factory=lambda: _PROBLEMS)
     """The distribution of problems."""
     surf: SurfConfig = field(default_factory=lambda: _SURF)
     """Meta-training."""

@@ -8,21 +8,26 @@ from fedsurf.tasks.examples import Examples
 
 STEPS = 8
 """Newton steps towards the best factor."""
-ENOUGH = 512
-"""Examples from which the factor is found; of more, each second, third, … is taken."""
 LARGEST_STEP = 1.0
 """How far the factor's logarithm moves in a step, at most."""
 
 
 def pooled_losses(
-    model: Model, weights: Tensor, examples: Examples, calibrated_share: float
+    model: Model,
+    weights: Tensor,
+    examples: Examples,
+    calibrated_share: float,
+    calibration_examples: int = 512,
 ) -> Tensor:
-    """Return each agent's loss over all agents' examples, in part after calibration, `[agents]`."""
+    """Return each agent's loss over all agents' examples, in part after calibration, `[agents]`.
+
+    The factor of each agent's logits is found from so many of the examples, about.
+    """
     if calibrated_share == 0:
         return model.pooled_loss(weights, examples)
     pool = examples.pooled()
     logits, labels = model.logits(weights, pool.x), pool.y.expand(len(weights), -1)
-    every = -(-labels.shape[1] // ENOUGH)
+    every = -(-labels.shape[1] // calibration_examples)
     factor = best_factor(logits.detach()[:, ::every], labels[:, ::every])
     calibrated = mean_cross_entropy(logits * factor[:, None, None], labels)
     if calibrated_share == 1:

@@ -96,6 +96,8 @@ class SurfConfig:
     """Only with pooled losses: this share of the loss is that of each agent's logits times the factor
     that makes it lowest. It sees whether the right class leads, not how sure the agent is of it, as
     accuracy does; the other share is the plain loss."""
+    calibration_examples: int = field(default=512, metadata={"added_later": True})
+    """From about so many test examples that factor is found; of more, each second, third, … is taken."""
     relative_loss: bool = field(default=False, metadata={"added_later": True})
     """Divide each problem's loss by that of guessing, log C, so that problems with many classes do
     not count for more."""
@@ -217,7 +219,8 @@ class MetaTraining:
         *,
         seed: int = 0,
     ) -> None:
-        for name in ("steps", "tasks", "validate_every", "validation_tasks"):
+        counts = ("steps", "tasks", "validate_every", "validation_tasks", "calibration_examples")
+        for name in counts:
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
         if not 0 <= config.calibrated_share <= 1 or (
@@ -299,7 +302,7 @@ class MetaTraining:
     ) -> tuple[Unrolled, Tensor, Tensor]:
         """Run all layers on a problem; return the algorithm, the agents' W_L and every layer's slack."""
         task, descent = problem.task, self.config.descent
-        algorithm = self.optimizer.on(problem.model, problem.rounds)
+        algorithm = problem.algorithm(self.optimizer)
         weights, norms = unroll(
             algorithm,
             algorithm.steps,
@@ -317,7 +320,9 @@ class MetaTraining:
         config, task = self.config, problem.task
         share = task.agent_weights(config.weighting)
         if config.loss_on == "pooled":
-            losses = pooled_losses(model, weights, test, config.calibrated_share)
+            losses = pooled_losses(
+                model, weights, test, config.calibrated_share, config.calibration_examples
+            )
         else:
             losses = model.loss(weights, test)
         loss = share @ losses

@@ -1,7 +1,7 @@
 """Problems: what one step of meta-training unrolls an optimizer on."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -10,6 +10,9 @@ from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
 from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.task import Task
+
+if TYPE_CHECKING:
+    from fedsurf.surf.meta_training import Unrolled, UnrolledOptimizer
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class Problem:
     def model(self) -> Model:
         """What the agents train."""
         return self.trained or SoftmaxHead(self.task.features, self.task.classes)
+
+    def algorithm(self, optimizer: "UnrolledOptimizer") -> "Unrolled":
+        """Return the algorithm by which an optimizer solves this problem."""
+        return optimizer.on(self.model, self.rounds)
 
 
 class Problems(Protocol):
