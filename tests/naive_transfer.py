@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
-KNOBS = ("newton", "gradient", "damping", "decay", "floor", "reach")
+KNOBS = ("newton", "gradient", "damping", "decay", "floor", "reach", "again")
 MIXING = ("correction", "keep", "stay", "memory")
-MOST = {"correction": 1.0, "keep": 0.35, "stay": 0.7, "memory": 0.7}
+LIMITS = {
+    "correction": (0.35, 1.0),
+    "keep": (0.35, 0.35),
+    "stay": (0.7, 0.7),
+    "memory": (0.7, 0.25),
+}
 
 
 @dataclass
@@ -25,6 +30,10 @@ class Heard:
 
 def clamp(value, low, high):
     return max(low, min(high, value))
+
+
+def bounded(value, below, above):
+    return value / (1 + abs(value) / (below if value < 0 else above))
 
 
 def data_sums(x, y, classes, centred):
@@ -138,7 +147,7 @@ def chances(x, matrix, bias, offset=0.0):
     return torch.tensor([softmax(row) for row in rows], dtype=torch.float64)
 
 
-def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale):
+def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale, factor=1.0):
     """One regularised Newton-like step of one agent, class by class."""
     (m, p), classes = x.shape, labels.shape[1]
     residual = (chances(x, matrix, bias, offset) - labels) / m
@@ -146,7 +155,7 @@ def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, s
     identity = torch.eye(p, dtype=torch.float64)
     step, bias_step = torch.zeros_like(matrix), torch.zeros_like(bias)
     for c in range(classes):
-        bend = bends[c] + knobs["floor"] / classes
+        bend = (bends[c] + knobs["floor"] / classes) * classes / (classes - 1)
         damping = knobs["damping"] * scale / classes + decay
         inverse = torch.linalg.inv(bend * curvature + damping * identity)
         precondition = knobs["newton"] * inverse + classes * knobs["gradient"] / scale * identity
@@ -156,7 +165,7 @@ def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, s
         bias_step[c] = gate[c] * length * residual[:, c].sum()
     moved = x @ step + bias_step
     mean_square = float((moved**2).sum()) / (m * classes)
-    short = 1 / math.sqrt(1 + mean_square / knobs["reach"] ** 2)
+    short = factor / math.sqrt(1 + mean_square / knobs["reach"] ** 2)
     return matrix - short * step, bias - short * bias_step
 
 
@@ -177,31 +186,40 @@ def progress_of(before, after, labels, share, federation):
     return bends + [clamp(value, -3, 3) for value in values]
 
 
-def work(controller, when, raw, y, classes, centre, head, curvature, heard, steps):
-    """What one agent does in a round: the knobs of mixing, V and its progress."""
+def work(
+    controller, when, raw, y, classes, centre, head, curvature, heard, steps, share, chosen=None
+):
+    """What one agent does in a round, perhaps with chosen examples: knobs of mixing, V, progress."""
+    all_y, whole = y, len(y)
+    if chosen is not None:
+        raw, y = raw[chosen], [y[place] for place in chosen]
     m, p = raw.shape
     x = raw - centre
     labels = torch.zeros(m, classes, dtype=torch.float64)
     for e, label in enumerate(y):
         labels[e, label] = 1
-    values = perceptron(controller.round_in, controller.round_out, when + heard.signals)
+    values = perceptron(
+        controller.round_in,
+        controller.round_out,
+        [*when, *heard.signals, math.log(m / whole) / 2, math.log(share) / 3],
+    )
     lengths = {name: math.exp(clamp(values[i], -12, 3)) for i, name in enumerate(KNOBS)}
-    mixing = {name: values[6 + i] for i, name in enumerate(MIXING)}
-    context = values[10:]
+    mixing = {name: values[7 + i] for i, name in enumerate(MIXING)}
+    context = values[11:]
     table = torch.tensor(head, dtype=torch.float64).reshape(p + 1, classes)
     matrix, bias = table[:-1], table[-1] + centre @ table[:-1]
     before = chances(x, matrix, bias)
     gate, offset, share = [], [], []
     for c in range(classes):
         known = heard.classes[c]
-        own = (y.count(c) + 5 * known) / (m + 5)
+        own = (all_y.count(c) + 5 * known) / (whole + 5)
         error = classes * float((before[:, c] - labels[:, c]).abs().sum()) / m
         about = [
             math.log(own) - math.log(known),
             min(4.0, classes * own - 1),
             math.log(classes * known),
             min(4.0, error - 1),
-            clamp(math.log(m / max(0.1, heard.examples)), -3, 3),
+            clamp(math.log(whole / max(0.1, heard.examples)), -3, 3),
         ]
         opening, weight = perceptron(controller.class_in, controller.class_out, about + context)
         gate.append(2 / (1 + math.exp(-opening)))
@@ -213,7 +231,7 @@ def work(controller, when, raw, y, classes, centre, head, curvature, heard, step
     matrix, bias = local_step(*given, matrix, bias, *how)
     after = chances(x, matrix, bias)
     for _ in range(steps - 1):
-        matrix, bias = local_step(*given, matrix, bias, *how)
+        matrix, bias = local_step(*given, matrix, bias, *how, factor=lengths["again"])
     fitted = torch.cat([matrix, (bias - centre @ matrix)[None]]).flatten().tolist()
     return mixing, fitted, progress_of(before, after, labels, share, heard.classes)
 
@@ -259,8 +277,12 @@ class Federation:
     def hear(self, sums, progress):
         return hear(sums, progress, self.features, self.agents)
 
-    def over_graph(self, controller, rounds, mix):
-        """Return every agent's head after the last round; `mix` takes and returns a row an agent."""
+    def over_graph(self, controller, rounds, mix, hearing, batches=None):
+        """Return every agent's head after the last round.
+
+        `mix` takes and returns a row an agent; `hearing` is how many agents each hears, itself included;
+        `batches` are the examples of each round and agent.
+        """
         every = range(self.agents)
         centres = [raw.mean(0) for raw in self.raw]
         own = [self.contribution(i, centres[i], centred=True) for i in every]
@@ -278,8 +300,9 @@ class Federation:
                 knobs, v, found = work(
                     controller, schedule(r, rounds, 20), self.raw[i], self.y[i], self.classes,
                     centres[i], head[i], curvature[i], heard, 2,
+                    hearing[i] / self.agents, batches and batches[r][i],
                 )  # fmt: skip
-                knobs = {name: MOST[name] * math.tanh(knobs[name] / MOST[name]) for name in MIXING}
+                knobs = {name: bounded(knobs[name], *LIMITS[name]) for name in MIXING}
                 mixing.append(knobs)
                 new.append(v)
                 seen.append(plus((0.5, found), (0.5, progress[i])))
@@ -309,8 +332,11 @@ class Federation:
                 curvature[i] = self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i]))
         return head
 
-    def through_server(self, controller, rounds, calls):
-        """Return the head that a server holds in the end; `calls` are the agents of each round."""
+    def through_server(self, controller, rounds, calls, batches=None):
+        """Return the head that a server holds in the end.
+
+        `calls` are the agents of each round, `batches` the examples of each round and such agent.
+        """
         zero = [0.0] * self.parameters
         average, head, previous = zero, zero, zero
         sums = moment = None
@@ -318,7 +344,7 @@ class Federation:
         reports = 0
         for r, called in enumerate(calls):
             mixing, heads, told, seen = [], [], [], []
-            for i in called:
+            for place, i in enumerate(called):
                 if reports:
                     centre = self.centre(sums, moment)
                     own = self.contribution(i, centre, centred=False)
@@ -330,6 +356,7 @@ class Federation:
                 knobs, v, found = work(
                     controller, schedule(r, rounds, len(called)), self.raw[i], self.y[i],
                     self.classes, centre, head, self.curvature(*known, heard), heard, 4,
+                    len(called) / self.agents, batches and batches[r][place],
                 )  # fmt: skip
                 mixing.append(knobs)
                 heads.append(v)
@@ -337,7 +364,7 @@ class Federation:
                 seen.append(found)
 
             keep, stay, memory = (
-                sum(math.tanh(knobs[name]) for knobs in mixing) / len(called)
+                sum(bounded(knobs[name], 1.0, 1.0) for knobs in mixing) / len(called)
                 for name in ("keep", "stay", "memory")
             )
             if stay + memory > 0.9:

@@ -42,7 +42,7 @@ def iris():
     [
         FederatedClassifier(),
         FederatedClassifier(n_agents=3, graph="star", rounds=8),
-        FederatedClassifier(n_agents=2, rounds=5, standardize=False),
+        FederatedClassifier(n_agents=2, rounds=5, standardize=False, batch_size=3),
     ]
 )
 def test_it_is_a_classifier_of_scikit_learn(estimator, check):
@@ -120,6 +120,24 @@ def test_the_trajectory_is_that_of_the_consensus_model(iris):
     staged = list(model.staged_predict(x))
     assert [np.mean(labels == y) for labels in staged] == seen["accuracy"].tolist()
     assert (staged[-1] == model.predict(x)).all()
+
+
+def test_mini_batches_are_random_and_all_rows_are_no_batch(iris):
+    x, y, growers = iris
+    options = [(None, 0), (1000, 0), (10, 0), (10, 0), (10, 1)]
+    whole, every, some, again, other = (
+        FederatedClassifier(graph="ring", batch_size=size, random_state=seed)
+        .fit(x, y, agents=growers)
+        .predict_proba(x)
+        for size, seed in options
+    )
+    np.testing.assert_allclose(every, whole, atol=1e-8)
+    np.testing.assert_array_equal(some, again)
+    assert np.abs(some - whole).max() > 1e-3
+    assert np.abs(some - other).max() > 1e-3
+    assert np.mean(some.argmax(1) == whole.argmax(1)) > 0.9
+    with pytest.raises(ValueError, match=r"^batch_size: got -1, but it must be at least 1"):
+        FederatedClassifier(batch_size=-1).fit(x, y)
 
 
 def test_without_standardisation_all_rounds_are_layers(iris):

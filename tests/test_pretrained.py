@@ -100,5 +100,5 @@ def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None
 
 def test_weights_of_another_shape_are_refused(file: Path) -> None:
     write_tensors(file, read_new_tensors(file), {"optimizer": {"width": 5, "class_width": 3}})
-    with pytest.raises(CheckpointError, match=r"has shape \[4, 18\], but \[5, 18\] was expected"):
+    with pytest.raises(CheckpointError, match=r"has shape \[4, 20\], but \[5, 20\] was expected"):
         fedsurf.load(file)

@@ -428,6 +428,18 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     labels = [row["label"] for row in json.loads(capsys.readouterr().out)["entrants"]]
     folders = [f"SURF-T ({one.parent}), 5 rounds" for one in (file, other)]
     assert labels == [*folders, "DGD"]
+    batches = ["--pretrained", "softmax-head", "--depths", "5", "--batch-sizes", "3", "--json"]
+    assert run_command([*command, *batches]) == 0
+    rows = {row["label"]: row for row in json.loads(capsys.readouterr().out)["entrants"]}
+    assert list(rows) == ["SURF-T, 5 rounds", "SURF-T, 5 rounds, batches of 3", "DGD"]
+    assert [row["batch_size"] for row in rows.values()] == [None, 3, None]
+    some, every = rows["SURF-T, 5 rounds, batches of 3"], rows["SURF-T, 5 rounds"]
+    assert some["end"]["mean"] != every["end"]["mean"]
+    assert some["floats_per_agent"] == every["floats_per_agent"]
+    assert run_command([*command, "--batch-sizes", "3"]) == 1
+    assert "batch_sizes: got [3], but only pretrained" in capsys.readouterr().err
+    assert run_command([*command, "--pretrained", "softmax-head", "--batch-sizes", "0"]) == 1
+    assert "batch_size: got 0" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "nothing"]) == 1
     assert "name: got 'nothing'" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "softmax-head", "--depths", "0"]) == 1

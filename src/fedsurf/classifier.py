@@ -36,6 +36,7 @@ from fedsurf.randomness import generator
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
+from fedsurf.unrolled.transferable import Scaling
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -67,8 +68,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Whether agents first estimate the mean and the standard deviation of every feature in the
         federation, which takes two of the rounds, and work with standardised features. The heads
         are those of the raw features all the same.
+    batch_size : int or None
+        How many of its rows, drawn anew in every round, an agent fits its head to: for agents with
+        so many that all of them would take long. All by default, which is more accurate.
     random_state : int, numpy.random.RandomState or None
-        Deals the rows, draws the graph and whom a server calls. None is 0: the same call has the
+        Deals the rows, draws the graph, whom a server calls and mini-batches. None is 0: the same call has the
         same result.
 
     Attributes
@@ -108,6 +112,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         reporting: int | None = None,
         rounds: int = 20,
         standardize: bool = True,
+        batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.optimizer = optimizer
@@ -118,6 +123,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.reporting = reporting
         self.rounds = rounds
         self.standardize = standardize
+        self.batch_size = batch_size
         self.random_state = random_state
 
     def fit(
@@ -255,7 +261,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             optimizer = load(optimizer)
         task = Task(examples, examples, len(self.classes_))
         head = SoftmaxHead(task.features, task.classes)
-        algorithm = optimizer.on(head, self.rounds, "features" if self.standardize else "whole")
+        scaling: Scaling = "features" if self.standardize else "whole"
+        algorithm = optimizer.on(head, self.rounds, scaling, self.batch_size)
         pool = examples.pooled()
         staged, records = [], []
         state = algorithm.init(task, network, random)

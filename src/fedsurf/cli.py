@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedsurf import comparison as comparing
 from fedsurf import plots, tables
+from fedsurf.algorithms.checks import check_batch_size
 from fedsurf.commands.audit import audit
 from fedsurf.commands.certify import certify
 from fedsurf.commands.fit import fit, predict
@@ -244,6 +245,7 @@ def compare(
     runs: tuple[Path, ...] = (),
     pretrained: tuple[str, ...] = (),
     depths: tuple[int, ...] = (20,),
+    batch_sizes: tuple[int, ...] = (),
     tuned: Path | None = None,
     at: tuple[int, ...] = ROUNDS,
     json: bool = False,
@@ -260,6 +262,8 @@ def compare(
         runs: Folders of optimizers that `fedsurf train` made.
         pretrained: Names of pretrained optimizers (softmax-head), or their .safetensors files.
         depths: The numbers of rounds that each pretrained optimizer is given.
+        batch_sizes: Mini-batches with which each pretrained optimizer is run besides, not only with
+            all examples of every agent.
         tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
         at: After how many rounds accuracy is shown, beside the end.
         json: Print the results as JSON instead of a table.
@@ -273,6 +277,7 @@ def compare(
         runs=runs,
         pretrained=pretrained,
         depths=depths,
+        batch_sizes=batch_sizes,
         tuned=tuned,
         at=at,
     )
@@ -299,10 +304,18 @@ def _compare(
     runs: tuple[Path, ...] = (),
     pretrained: tuple[str, ...] = (),
     depths: tuple[int, ...] = (20,),
+    batch_sizes: tuple[int, ...] = (),
     tuned: Path | None = None,
     at: tuple[int, ...] = ROUNDS,
 ) -> _Compared:
     limit_threads(0)
+    if batch_sizes and not pretrained:
+        raise ValueError(
+            f"batch_sizes: got {list(batch_sizes)}, but only pretrained optimizers take them: "
+            "name one with pretrained"
+        )
+    for size in batch_sizes:
+        check_batch_size(size)
     study = Study(config, folder / "cache")
     server = config.network.graph.kind == "star"
     if tuned is None:
@@ -311,9 +324,15 @@ def _compare(
         check_tuned_through(tuned, server=server)
         settings = best_settings(read_tuned(tuned))
     entrants = [
-        Entrant(_pretrained_label(name, depth, pretrained), pretrained=name, rounds=depth)
+        Entrant(
+            _pretrained_label(name, depth, size, pretrained),
+            pretrained=name,
+            rounds=depth,
+            batch_size=size,
+        )
         for name in dict.fromkeys(pretrained)
         for depth in dict.fromkeys(depths)
+        for size in dict.fromkeys((None, *batch_sizes))
     ]
     entrants += [Entrant(_label(run, list(runs)), run=run) for run in runs]
     entrants += [
@@ -448,11 +467,12 @@ def _label(run: Path, runs: list[Path]) -> str:
     return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
 
 
-def _pretrained_label(name: str, depth: int, names: Sequence[str]) -> str:
+def _pretrained_label(name: str, depth: int, size: int | None, names: Sequence[str]) -> str:
     """Name a pretrained optimizer in a table: the shipped one plainly, others by their folder."""
     folders = [Path(one).resolve().parent for one in dict.fromkeys(names) if one not in NAMES]
     which = "" if name in NAMES else f" ({_label(Path(name).resolve().parent, folders)})"
-    return f"SURF-T{which}, {depth} rounds"
+    batches = "" if size is None else f", batches of {size}"
+    return f"SURF-T{which}, {depth} rounds{batches}"
 
 
 def main() -> None:

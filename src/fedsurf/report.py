@@ -37,6 +37,7 @@ def write_report(
                 "settings": dict(entrant.settings),
                 "run": None if entrant.run is None else str(entrant.run),
                 "pretrained": entrant.pretrained,
+                "batch_size": entrant.batch_size,
                 **score.to_dict(),
             }
             for entrant, score in zip(entrants, scores, strict=True)

@@ -78,6 +78,8 @@ class Entrant:
         The name or the file of a pretrained optimizer.
     rounds : int or None
         How many rounds a pretrained optimizer is given; 20 where None.
+    batch_size : int or None
+        How many of its examples an agent of a pretrained optimizer fits to in a round; None for all.
     """
 
     label: str
@@ -86,6 +88,7 @@ class Entrant:
     run: Path | None = None
     pretrained: str | None = None
     rounds: int | None = None
+    batch_size: int | None = None
 
 
 class Study:
@@ -249,7 +252,8 @@ class Study:
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
         if entrant.pretrained is not None:
-            unrolled = pretrained.load(entrant.pretrained).on(self.model, entrant.rounds)
+            optimizer = pretrained.load(entrant.pretrained)
+            unrolled = optimizer.on(self.model, entrant.rounds, batch_size=entrant.batch_size)
             return unrolled, self.network(seed), unrolled.steps
         if entrant.method is None:
             raise ValueError(
@@ -289,7 +293,9 @@ class Study:
 
     def _identity(self, entrant: Entrant) -> Any:
         if entrant.pretrained is not None:
-            return {"pretrained": pretrained.digest(entrant.pretrained), "rounds": entrant.rounds}
+            batches = {} if entrant.batch_size is None else {"batch_size": entrant.batch_size}
+            optimizer = pretrained.digest(entrant.pretrained)
+            return {"pretrained": optimizer, "rounds": entrant.rounds, **batches}
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}
         folder = RunFolder(entrant.run)

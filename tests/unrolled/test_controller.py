@@ -14,6 +14,7 @@ from fedsurf.unrolled.controller import (
     LENGTHS,
     MIXING,
     NOBODY,
+    OWN,
     SCHEDULE,
     Controller,
     schedule,
@@ -21,6 +22,8 @@ from fedsurf.unrolled.controller import (
 from fedsurf.unrolled.signals import SIGNALS
 
 AGENTS, CLASSES = 4, 3
+SHARE = torch.tensor([[1.0], [0.5], [0.1], [1.0]], dtype=torch.float64)
+HEARD = torch.tensor([[0.1], [0.2], [1.0], [0.03]], dtype=torch.float64)
 
 
 @pytest.fixture
@@ -42,13 +45,20 @@ def test_knobs_and_gates_equal_plain_sums(controller):
         value += 0.5 * torch.randn(value.shape, generator=seeded(1), dtype=torch.float64)
     when, signals = weights(2, 1, SCHEDULE)[0], weights(3, AGENTS, SIGNALS)
     about = torch.randn(AGENTS, CLASSES, CLASS_INPUTS, generator=seeded(4), dtype=torch.float64)
-    knobs, context = controller.knobs(when, signals)
+    knobs, context = controller.knobs(when, signals, SHARE, HEARD)
     gate, offset = controller.gates(about, context)
     assert list(knobs) == list(KNOBS)
     assert gate.shape == offset.shape == (AGENTS, CLASSES, 1)
     for agent in range(AGENTS):
         values = naive_transfer.perceptron(
-            controller.round_in, controller.round_out, when.tolist() + signals[agent].tolist()
+            controller.round_in,
+            controller.round_out,
+            [
+                *when.tolist(),
+                *signals[agent].tolist(),
+                math.log(float(SHARE[agent])) / 2,
+                math.log(float(HEARD[agent])) / 3,
+            ],
         )
         for name, value in zip(KNOBS, values, strict=False):
             assert knobs[name].shape == (AGENTS, 1, 1)
@@ -65,7 +75,10 @@ def test_knobs_and_gates_equal_plain_sums(controller):
 
 
 def test_as_drawn_it_is_close_to_its_start(controller):
-    knobs, context = controller.knobs(torch.zeros(SCHEDULE).double(), weights(5, AGENTS, SIGNALS))
+    when = torch.zeros(SCHEDULE, dtype=torch.float64)
+    knobs, context = controller.knobs(
+        when, weights(5, AGENTS, SIGNALS), torch.ones_like(SHARE), HEARD
+    )
     for name, start in KNOBS.items():
         assert (knobs[name] - start).abs().max() < 0.3, name
     about = torch.zeros(AGENTS, CLASSES, CLASS_INPUTS, dtype=torch.float64)
@@ -86,19 +99,19 @@ def test_the_same_generator_draws_the_same_parameters_and_no_global_one_is_touch
 def test_parameters_serve_inputs_of_any_precision(controller):
     single = Controller(16, 12, seeded(0))
     when, signals = weights(2, 1, SCHEDULE)[0], weights(3, AGENTS, SIGNALS)
-    knobs, _ = single.knobs(when, signals)
-    expected, _ = controller.knobs(when, signals)
+    knobs, _ = single.knobs(when, signals, SHARE, HEARD)
+    expected, _ = controller.knobs(when, signals, SHARE, HEARD)
     for name in KNOBS:
         assert knobs[name].dtype == torch.float64
         torch.testing.assert_close(knobs[name], expected[name])
 
 
 def test_its_sizes_are_those_that_it_is_made_of():
-    assert len(LENGTHS) + len(MIXING) == len(KNOBS) == 10
+    assert len(LENGTHS) + len(MIXING) == len(KNOBS) == 11
     made = Controller(5, 7, seeded(0))
     shapes = {name: tuple(value.shape) for name, value in made.named_parameters()}
     assert shapes == {
-        "round_in.weight": (5, SCHEDULE + SIGNALS),
+        "round_in.weight": (5, SCHEDULE + SIGNALS + OWN),
         "round_in.bias": (5,),
         "round_out.weight": (len(KNOBS) + CONTEXT, 5),
         "round_out.bias": (len(KNOBS) + CONTEXT,),

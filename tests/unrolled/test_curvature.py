@@ -142,13 +142,12 @@ def test_a_message_is_half_of_a_whole_moment_and_all_of_a_sketch(features):
     torch.testing.assert_close(unpack(message, *sketch.shape[1:]), sketch)
 
 
-def test_examples_are_seen_along_the_axes():
-    found = found_in(moment(9, 40, 40, 1.0)[None])
-    x = torch.randn(1, 3, 40, generator=seeded(10), dtype=torch.float64)
-    for k in range(WIDTH):
-        for e in range(3):
-            expected = sum(float(found.axes[0, p, k] * x[0, e, p]) for p in range(40))
-            assert float(found.seen(x)[0, k, e]) == pytest.approx(expected)
+@pytest.mark.parametrize("rank", [1, 5, 10, WIDTH, 60])
+def test_axes_are_orthonormal_in_single_precision_too(rank):
+    found = found_in(moment(11, 60, rank, 1.0)[None], torch.float32)
+    assert found.axes.dtype == torch.float32
+    products = (found.axes.mT @ found.axes)[0]
+    torch.testing.assert_close(products, torch.eye(WIDTH), rtol=0, atol=2e-6)
 
 
 def test_some_agents_know_their_own():

@@ -1,7 +1,7 @@
 """The transferable layer against plain loops, its symmetries, its locality, and what it costs."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 
 import drawn
 import naive
@@ -23,6 +23,7 @@ from fedsurf.unrolled.local_fit import LocalView
 from fedsurf.unrolled.transferable import MOST_ROUNDS, SHARED_ROUNDS
 
 AGENTS, CLASSES = 6, 3
+HEARING = [1 + len(lopsided_graph()[agent]) for agent in range(AGENTS)]
 SHAPES = [(70, 6), (66, 70), (20, 6), (5, 12)]
 """Features and examples: more features than examples, and fewer, sketched; both, not sketched."""
 
@@ -44,9 +45,9 @@ def network(*, star=False, seed=4):
     return Network(lopsided_graph(), "metropolis")
 
 
-def make(task, rounds=5, learned=None):
+def make(task, rounds=5, learned=None, **options):
     learned = optimizer() if learned is None else learned
-    return learned.on(SoftmaxHead(task.features, task.classes), rounds)
+    return learned.on(SoftmaxHead(task.features, task.classes), rounds, **options)
 
 
 def states(algorithm, task, over):
@@ -57,9 +58,9 @@ def states(algorithm, task, over):
     return found
 
 
-def heads(task, over, rounds=5, learned=None):
+def heads(task, over, rounds=5, learned=None, **options):
     """Return the agents' heads after a whole run, `[agents, parameters]`."""
-    return over.agent_rows(states(make(task, rounds, learned), task, over)[-1].weights)
+    return over.agent_rows(states(make(task, rounds, learned, **options), task, over)[-1].weights)
 
 
 def changed(task, change):
@@ -88,11 +89,53 @@ def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(features, examples
         rows = [federation.through_server(learned.server, 5, calls(AGENTS, 3, 4, 5))] * AGENTS
     else:
         rows = federation.over_graph(
-            learned.graph, 5, lambda values: naive.mix(lopsided_graph(), values, "metropolis")
+            learned.graph,
+            5,
+            lambda values: naive.mix(lopsided_graph(), values, "metropolis"),
+            HEARING,
         )
     expected = torch.tensor(rows, dtype=torch.float64)
     assert expected.abs().max() > 0.01
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-8 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_a_run_with_mini_batches_equals_a_loop_over_their_examples(
+    features, examples, masked, star
+):
+    task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
+    learned, over, size = optimizer(), network(star=star), 4
+    found = heads(task, over, 5, learned, batch_size=size)
+    called = calls(AGENTS, 3, 4, 5) if star else [range(AGENTS)] * 5
+    real = torch.ones(AGENTS, examples, dtype=torch.bool) if not masked else task.train.mask
+    batches = []
+    for number, agents in enumerate(called):
+        if number % 2 == 0:  # `states` gives each layer, of two rounds, the same generator
+            random = drawn.seeded(1)
+        keys = torch.rand(len(agents), examples, generator=random)
+        keys = [row[real[agent]].tolist() for agent, row in zip(agents, keys, strict=True)]
+        batches.append([sorted(range(len(row)), key=row.__getitem__)[:size] for row in keys])
+    omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
+    federation = naive_transfer.Federation(drawn.real_examples(task.train), CLASSES, omega)
+    if star:
+        rows = [federation.through_server(learned.server, 5, called, batches)] * AGENTS
+    else:
+        rows = federation.over_graph(
+            learned.graph,
+            5,
+            lambda values: naive.mix(lopsided_graph(), values, "metropolis"),
+            HEARING,
+            batches,
+        )
+    expected = torch.tensor(rows, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8 * float(expected.abs().max()))
+    whole = heads(task, network(star=star), 5, learned)
+    assert not torch.allclose(found, whole, rtol=0.01)
+    # Batches of all examples are all examples, in another order.
+    every = heads(task, network(star=star), 5, learned, batch_size=examples)
+    torch.testing.assert_close(every, whole, rtol=0, atol=1e-8 * float(whole.abs().max()))
 
 
 @pytest.mark.parametrize("star", [False, True])
@@ -102,14 +145,13 @@ def test_no_knob_is_idle_at_the_parameters_of_these_tests(star):
     before = heads(task, network(star=star), 5, learned)
     controller = learned.server if star else learned.graph
     # Through a server nobody corrects what it sends: κ is of graphs only.
-    idle = {6} if star else set()
-    for place in range(13):
+    idle = {7} if star else set()
+    for place in range(14):
         controller.round_out.bias[place] += 0.1
         after = heads(task, network(star=star), 5, learned)
         controller.round_out.bias[place] -= 0.1
         moved = float((after - before).abs().max() / before.abs().max())
-        assert (moved == 0) == (place in idle)
-        assert place in idle or moved > 1e-5
+        assert moved < 1e-12 if place in idle else moved > 1e-5
 
 
 def test_it_learns_as_drawn_and_more_rounds_help():
@@ -487,30 +529,35 @@ def test_faults_are_survived(faults, star):
 # --- derivatives -----------------------------------------------------------------------------
 
 
-def loss_of(learned, task, *, star, rounds=6):
-    found = heads(task, network(star=star), rounds, learned)
+def loss_of(learned, task, *, star, rounds=6, **options):
+    found = heads(task, network(star=star), rounds, learned, **options)
     return SoftmaxHead(task.features, CLASSES).pooled_loss(found, task.test).mean()
 
 
 @pytest.mark.parametrize("star", [False, True])
-def test_derivatives_reach_every_parameter(star):
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_derivatives_reach_every_parameter(star, batch_size):
     task = drawn.task(12, AGENTS, 6, 5, 20, CLASSES, masked=True)
     learned = optimizer().requires_grad_()
-    loss_of(learned, task, star=star).backward()
+    loss_of(learned, task, star=star, batch_size=batch_size).backward()
     used, other = (learned.server, learned.graph) if star else (learned.graph, learned.server)
     assert all(value.grad is None for value in other.parameters())
     for name, value in used.named_parameters():
         dead = value.grad == 0
+        if name == "round_in.weight":
+            # Without mini-batches, agents always fit to all of their examples.
+            assert dead[:, -2].all() == (batch_size is None)
+            dead = dead.clone()
+            dead[:, -2] = False
         if name == "round_in.weight" and not star:
             # How many agents a server hears is no news where there is none.
             assert dead[:, SCHEDULE - 1].all()
-            dead = dead.clone()
             dead[:, SCHEDULE - 1] = False
         if name.startswith("round_out") and star:
             # κ is of graphs only.
-            assert dead[6].all()
+            assert dead[7].all()
             dead = dead.clone()
-            dead[6] = False
+            dead[7] = False
         assert not dead.any(), name
 
 
@@ -558,6 +605,11 @@ def test_impossible_depths_are_refused(rounds):
 def test_unknown_scalings_and_tasks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"^scaling: got 'none'"):
         optimizer().on(SoftmaxHead(3, 3), 5, "none")
+    with pytest.raises(ValueError, match=r"^batch_size: got 0, but it must be at least 1"):
+        optimizer().on(SoftmaxHead(3, 3), 5, batch_size=0)
+    for size in (2.5, 1.0, "3", True):
+        with pytest.raises(TypeError, match=r"^batch_size: got .*, but it must be a whole number"):
+            optimizer().on(SoftmaxHead(3, 3), 5, batch_size=size)
     algorithm = optimizer().on(SoftmaxHead(3, 3), 5)
     with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
         algorithm.init(drawn.task(0, 4), network(), drawn.seeded(0))
@@ -582,10 +634,15 @@ def test_a_state_of_another_method_is_refused():
 def test_a_state_is_tensors_and_numbers():
     task, over = drawn.task(0, AGENTS), network()
     state = states(make(task), task, over)[-1]
-    for field in fields(state):
-        value = getattr(state, field.name)
-        parts = vars(value).values() if hasattr(value, "__dataclass_fields__") else [value]
-        assert all(isinstance(part, torch.Tensor | int) for part in parts), field.name
+
+    def parts(value):
+        if not is_dataclass(value):
+            return [value]
+        return [part for field in fields(value) for part in parts(getattr(value, field.name))]
+
+    found = parts(state)
+    assert len(found) > 20
+    assert all(part is None or isinstance(part, torch.Tensor | int) for part in found)
 
 
 def test_its_number_of_parameters_does_not_depend_on_the_problem():
@@ -593,7 +650,7 @@ def test_its_number_of_parameters_does_not_depend_on_the_problem():
     numbers = [
         sum(v.numel() for v in part.parameters()) for part in (learned.graph, learned.server)
     ]
-    assert numbers == [915, 915]
+    assert numbers == [988, 988]
     for features, classes in ((1, 2), (40, 7)):
         task = drawn.task(0, AGENTS, 4, 2, features, classes)
         assert heads(task, network(), 3, learned).shape == (AGENTS, (features + 1) * classes)

@@ -38,6 +38,7 @@ def fit(
     reporting: int | None = None,
     rounds: int = 20,
     standardize: bool = True,
+    batch_size: int | None = None,
     test_share: float = 0.2,
     optimizer: str = "softmax-head",
     seed: int = 0,
@@ -64,10 +65,12 @@ def fit(
         reporting: How many agents the server calls in a round (star).
         rounds: Rounds of communication in all.
         standardize: Standardise the features, by two of the rounds.
+        batch_size: How many of its rows, drawn anew in every round, an agent works with; all by
+            default, which is more accurate.
         test_share: The share of each class that is held out to judge by; 0 for none. An .npz file
             with test_x is divided already.
         optimizer: The pretrained optimizer: its name, or a .safetensors file.
-        seed: Deals the rows, draws the graph and whom a server calls.
+        seed: Deals the rows, draws the graph, whom a server calls and mini-batches.
         json: Print the numbers as JSON instead of a table.
     """
     limit_threads(0)
@@ -91,6 +94,7 @@ def fit(
         "reporting": reporting,
         "rounds": rounds,
         "standardize": standardize,
+        "batch_size": batch_size,
         "random_state": seed,
     }
     model = FederatedClassifier(**settings)

@@ -1,8 +1,8 @@
 """Small perceptrons that steer a transferable layer: one for the round, one for every class.
 
-They see how far the run is, what agents heard of the problem, and, class by class, how an agent
-differs from the federation. Nothing that they see depends on the order of agents, classes or
-features, or on the units of the features.
+They see how far the run is, what agents heard of the problem, how many of its examples an agent sees and how
+many agents it hears, and, class by class, how it differs from the federation. Nothing that they see
+depends on the order of agents, classes or features, or on the units of the features.
 """
 
 import math
@@ -14,6 +14,8 @@ from fedsurf.unrolled.signals import SIGNALS
 
 SCHEDULE = 7
 """Numbers that say how far a run is, and how long and how wide."""
+OWN = 2
+"""Numbers that say which share of its examples an agent sees in a round, and which share of the agents."""
 CONTEXT = 3
 """Numbers that the round's perceptron hands on to the classes' one."""
 NOBODY = 20
@@ -28,11 +30,12 @@ LENGTHS = {
     "decay": -4.0,
     "floor": -1.5,
     "reach": 1.0,
+    "again": 0.0,
 }
 """The local steps' settings as logarithms, and where they start; `local_fit.Step` explains them."""
 
 MIXING = {"correction": 0.0, "keep": 0.0, "stay": 0.0, "memory": 0.0}
-"""κ, a, b and e, before the hyperbolic tangent that bounds them, and where they start."""
+"""κ, a, b and e, before they are bounded, and where they start."""
 
 KNOBS = {**LENGTHS, **MIXING}
 """What is set in each round."""
@@ -65,7 +68,7 @@ class Controller(nn.Module):
 
     def __init__(self, width: int, class_width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.round_in = drawn_linear(SCHEDULE + SIGNALS, width, 0.5, generator)
+        self.round_in = drawn_linear(SCHEDULE + SIGNALS + OWN, width, 0.5, generator)
         self.round_out = drawn_linear(width, len(KNOBS) + CONTEXT, 0.05, generator)
         self.class_in = drawn_linear(CLASS_INPUTS + CONTEXT, class_width, 0.5, generator)
         self.class_out = drawn_linear(class_width, 2, 0.05, generator)
@@ -73,10 +76,24 @@ class Controller(nn.Module):
             self.round_out.bias[: len(KNOBS)] = torch.tensor(list(KNOBS.values()))
             self.class_out.bias[1] = 0.5
 
-    def knobs(self, when: Tensor, signals: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the knobs of a round, each `[agents, 1, 1]`, and the context, `[agents, CONTEXT]`."""
-        context = when.expand(len(signals), -1)
-        values = two_layers(self.round_in, self.round_out, torch.cat([context, signals], 1))
+    def knobs(
+        self, when: Tensor, signals: Tensor, examples: Tensor, agents: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the knobs of a round, each `[agents, 1, 1]`, and the context, `[agents, CONTEXT]`.
+
+        Parameters
+        ----------
+        when : Tensor
+            The schedule, `[SCHEDULE]`.
+        signals : Tensor
+            What agents heard of the problem, `[agents, SIGNALS]`.
+        examples : Tensor
+            The share of its examples to which an agent fits its head in this round, `[agents, 1]`.
+        agents : Tensor
+            The share of the agents whose messages reach it, or the server, in a round, `[agents, 1]`.
+        """
+        inputs = [when.expand(len(signals), -1), signals, examples.log() / 2, agents.log() / 3]
+        values = two_layers(self.round_in, self.round_out, torch.cat(inputs, 1))
         named = dict(zip(KNOBS, values[:, : len(KNOBS), None, None].unbind(1), strict=True))
         return named, values[:, len(KNOBS) :]
 

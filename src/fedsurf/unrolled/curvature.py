@@ -86,33 +86,34 @@ class Curvature:
             tr(A) / features of each agent, `[agents]`.
         """
         features, width = known.shape
-        y = sketch.double()
-        omega = known.double()
         trace = (features * scale.double()).clamp(min=1e-30)
         if features == width:
-            values, axes = torch.linalg.eigh(y)
+            values, axes = torch.linalg.eigh(sketch.double())
             # There is no other direction: the rest is nobody's.
             return Curvature(axes.to(sketch.dtype), values.clamp(min=0).to(sketch.dtype), scale)
         shift = SHIFT * trace[:, None, None]
-        y = y + shift * omega
-        core = omega.T @ y
-        core = (core + core.mT) / 2
-        values, turn = torch.linalg.eigh(core)
+        # Small matrices, Ωᵀ Y and Yᵀ Y, hold all that matters; their small values need double precision.
+        omega = known.double()
+        long = torch.addcmul(sketch.double(), shift, omega).mT.contiguous()
+        core = long @ omega
+        values, turn = torch.linalg.eigh((core + core.mT) / 2)
         values = values.clamp(min=SHIFT / 10 * trace[:, None])
-        half = y @ (turn / values.sqrt()[:, None])
-        squares, turn = torch.linalg.eigh(half.mT @ half)
+        half = turn / values.sqrt()[:, None]
+        squares, turn = torch.linalg.eigh(half.mT @ (long @ long.mT) @ half)
         squares = squares.clamp(min=0)
         kept = squares > 1e-10 * squares.amax(1, keepdim=True).clamp(min=1e-30)
-        axes = half @ (turn / squares.clamp(min=1e-30).sqrt()[:, None])
-        axes = torch.where(kept[:, None], axes, 0.0)
+        turn = torch.where(kept, 1 / squares.clamp(min=1e-30).sqrt(), 0.0)[:, None] * (half @ turn)
         found = torch.where(kept, (squares - shift[:, 0]).clamp(min=0), 0.0)
         left = (trace - found.sum(1)) / max(1, features - width)
         rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
-        return Curvature(axes.to(sketch.dtype), found.to(sketch.dtype), rest.to(sketch.dtype))
+        axes = (turn.mT @ long).to(sketch.dtype).mT
+        return Curvature(axes, found.to(sketch.dtype), rest.to(sketch.dtype))
 
-    def seen(self, x: Tensor) -> Tensor:
-        """Return the examples `[agents, examples, features]` along the axes, `[agents, k, examples]`."""
-        return self.axes.mT @ x.mT
+    @staticmethod
+    def unknown(like: Tensor) -> "Curvature":
+        """Return what agents know who have not looked: no axes. `like` is `[agents, features]`."""
+        none = like.new_empty(*like.shape, 0)
+        return Curvature(none, none[:, 0], torch.zeros_like(like[:, 0]))
 
     def of_agents(self, agents: Tensor) -> "Curvature":
         """Return the curvature as some agents know it, numbered by `agents`."""

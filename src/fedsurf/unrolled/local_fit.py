@@ -8,7 +8,8 @@ With fewer examples than features, which is the rule, a step is computed through
 the examples, and costs as many numbers as there are examples instead of features.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,18 +21,26 @@ from fedsurf.unrolled.curvature import Curvature
 
 @dataclass(frozen=True)
 class LocalView:
-    """Every agent's examples, as it sees them.
+    """Every agent's examples, as it sees them from its centre, in its units.
+
+    Where there are more features than examples, a view from another centre is of the same numbers: only
+    what is small changes.
 
     Attributes
     ----------
     x : Tensor
-        The examples from the agent's centre, in its units, `[agents, examples, features]`; padding
-        is zero.
+        The examples from `base`, in its units, `[agents, examples, features]`; padding is zero.
+    moved : Tensor
+        What brings them to the centre, in its units: an example is x + moved, `[agents, features]`.
     gram : Tensor
-        Their products X Xᵀ, `[agents, examples, examples]`; without columns where there are no fewer
-        examples than features, and nobody needs it.
-    centre, unit : Tensor
-        The agent's centre and the unit of each feature, raw, `[agents, features]`.
+        The products of examples from the centre, `[agents, examples, examples]`; without columns
+        where there are no fewer examples than features, and nobody needs it.
+    total : Tensor
+        The sum of `x` over the examples, `[agents, features]`.
+    base : Tensor
+        Where `x` is seen from, raw, `[agents, features]`.
+    unit : Tensor or None
+        The unit of each feature, raw, `[agents, features]`; None where it is 1.
     labels : Tensor
         One-hot labels, zero for padding, `[agents, examples, classes]`.
     real : Tensor
@@ -41,9 +50,11 @@ class LocalView:
     """
 
     x: Tensor
+    moved: Tensor
     gram: Tensor
-    centre: Tensor
-    unit: Tensor
+    total: Tensor
+    base: Tensor
+    unit: Tensor | None
     labels: Tensor
     real: Tensor
     count: Tensor
@@ -63,10 +74,21 @@ class LocalView:
         real = real[:, :, None]
         count = real.sum(1, keepdim=True)
         centre = ((x * real).sum(1) / count[:, 0]) if centre is None else centre
-        unit = torch.ones_like(centre) if unit is None else unit
-        seen = (x - centre[:, None]) * real / unit[:, None]
+        seen = (x - centre[:, None]) * real
+        if unit is not None:
+            seen = seen / unit[:, None]
         labels = functional.one_hot(examples.y, classes).to(x.dtype) * real
-        return LocalView(seen, _gram(seen), centre, unit, labels, real, count)
+        return LocalView(
+            x=seen,
+            moved=torch.zeros_like(centre),
+            gram=_gram(seen),
+            total=seen.sum(1),
+            base=centre,
+            unit=unit,
+            labels=labels,
+            real=real,
+            count=count,
+        )
 
     @property
     def wide(self) -> bool:
@@ -74,39 +96,61 @@ class LocalView:
         return self.gram.shape[2] > 0
 
     @property
+    def centre(self) -> Tensor:
+        """The agent's centre, raw, `[agents, features]`."""
+        return self.base - self.to_raw(self.moved)
+
+    @property
     def own_sum(self) -> Tensor:
         """The sum of each agent's examples, raw, `[agents, features]`."""
-        return self.x.sum(1) * self.unit + self.count[:, 0] * self.centre
+        return self.to_raw(self.total) + self.count[:, 0] * self.base
 
     def about(self, centre: Tensor) -> "LocalView":
-        """Return the same examples as seen from other centres, `[agents, features]`."""
-        moved = ((self.centre - centre) / self.unit)[:, None]
-        seen = torch.addcmul(self.x, moved, self.real)
-        return LocalView(seen, _gram(seen), centre, self.unit, self.labels, self.real, self.count)
+        """Return the same examples as seen from other centres, raw, `[agents, features]`."""
+        moved = self.from_raw(self.base - centre)
+        if not self.wide:
+            x = torch.addcmul(self.x, moved[:, None], self.real)
+            total = self.total + self.count[:, 0] * moved
+            return replace(self, x=x, moved=torch.zeros_like(moved), total=total, base=centre)
+        step = (moved - self.moved)[:, :, None]
+        along = self.x @ step + self.moved[:, None] @ step
+        products = self.gram + along + along.mT + step.mT @ step
+        return replace(self, moved=moved, gram=products * self.real * self.real.mT)
 
     def of_agents(self, agents: Tensor) -> "LocalView":
         """Return the view of some agents, numbered by `agents`."""
-        return LocalView(**{name: value[agents] for name, value in vars(self).items()})
+        parts: dict[str, Any] = {
+            name: None if value is None else value[agents] for name, value in vars(self).items()
+        }
+        return LocalView(**parts)
 
-    def sketch(self, directions: Tensor) -> Tensor:
-        """Return Σ x xᵀ Ω of each agent's examples, `[agents, features, k]`."""
-        return self.x.mT @ (self.x @ directions)
+    def sketch(self, directions: Tensor, from_base: Tensor | None = None) -> Tensor:
+        """Return Σ x xᵀ Ω of each agent's examples from its centre, `[agents, features, k]`.
 
-    def from_raw(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn raw heads `[agents, (features + 1) · classes]` into own matrices and biases.
-
-        The matrices are `[agents, classes, features]`, the biases `[agents, classes, 1]`.
+        Parameters
+        ----------
+        directions : Tensor
+            Ω, `[features, k]`.
+        from_base : Tensor or None
+            The same from `base`, which a view of more features than examples keeps: then it need not be
+            computed again.
         """
-        head = weights.reshape(len(weights), self.centre.shape[1] + 1, -1).mT
-        matrix = head[:, :, :-1].contiguous()
-        bias = head[:, :, -1:] + matrix @ self.centre[:, :, None]
-        return matrix * self.unit[:, None], bias
+        if from_base is None or not self.wide:
+            from_base = self.x.mT @ (self.x @ directions)
+        if not self.wide:
+            return from_base
+        total, moved = self.total[:, :, None], self.moved[:, :, None]
+        along_moved, along_total = (value.mT @ directions for value in (moved, total))
+        left = torch.cat([total + self.count * moved, moved], 2)
+        return torch.baddbmm(from_base, left, torch.cat([along_moved, along_total], 1))
 
-    def to_raw(self, matrix: Tensor, bias: Tensor) -> Tensor:
+    def from_raw(self, values: Tensor) -> Tensor:
+        """Turn distances in raw units into the agent's, `[agents, features]`."""
+        return values if self.unit is None else values / self.unit
+
+    def to_raw(self, values: Tensor) -> Tensor:
         """Undo `from_raw`."""
-        matrix = matrix / self.unit[:, None]
-        bias = bias - matrix @ self.centre[:, :, None]
-        return torch.cat([matrix.mT, bias.mT], 1).flatten(1)
+        return values if self.unit is None else values * self.unit
 
 
 @dataclass(frozen=True)
@@ -133,6 +177,8 @@ class Step:
         What is added to it, in units of its start: a confident fit has none of its own.
     reach : Tensor
         How far, about, the logits of the agent's examples may move in a step.
+    again : Tensor
+        Multiplies the length of every such step but the first.
     scale : Tensor
         The mean square of a feature: the unit of damping, decay and gradient.
     """
@@ -146,7 +192,71 @@ class Step:
     bend: Tensor
     floor: Tensor
     reach: Tensor
+    again: Tensor
     scale: Tensor
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the fits of agents to their examples have in common, round after round.
+
+    Attributes
+    ----------
+    view : LocalView
+        The examples.
+    curvature : Curvature
+        The second moment as each agent knows it.
+    rows : Tensor
+        The curvature's axes, what moved the view where there are more features than examples, and the
+        centre: in the agent's units, `[agents, k + 1 or k + 2, features]`.
+    seen : Tensor
+        The examples along the axes, `[agents, k, examples]`.
+    rows_at_centre, x_at_centre : Tensor
+        The products of the rows but the last, and of the view's x, with the centre:
+        `[agents, k or k + 1, 1]` and `[agents, examples, 1]`.
+    """
+
+    view: LocalView
+    curvature: Curvature
+    rows: Tensor
+    seen: Tensor
+    rows_at_centre: Tensor
+    x_at_centre: Tensor
+
+    @staticmethod
+    def of(view: LocalView, curvature: Curvature) -> "Outlook":
+        """Look at a view's examples along the curvature's axes."""
+        axes, centre = curvature.axes.mT, view.from_raw(view.centre)[:, None]
+        moved = [view.moved[:, None]] if view.wide else []
+        rows = torch.cat([axes, *moved, centre], 1)
+        along = rows @ view.x.mT
+        seen = along[:, : axes.shape[1]]
+        if view.wide:
+            seen = seen + (axes @ view.moved[:, :, None]) * view.real.mT
+        return Outlook(view, curvature, rows, seen, rows[:, :-1] @ centre.mT, along[:, -1:].mT)
+
+    def batch(self, size: int, generator: torch.Generator) -> "Outlook":
+        """Return the outlook on a mini-batch: `size` of each agent's examples, or all that it has."""
+        view = self.view
+        keys = torch.rand(view.real.shape[:2], generator=generator)
+        keys = keys.masked_fill(view.real[:, :, 0] == 0, 2.0)
+        chosen = keys.topk(min(size, keys.shape[1]), 1, largest=False).indices
+        row = torch.arange(len(chosen))[:, None]
+        x, real = view.x[row, chosen], view.real[row, chosen]
+        gram = view.gram[row, chosen]
+        if view.wide:
+            gram = gram.gather(2, chosen[:, None].expand(-1, chosen.shape[1], -1))
+        batch = replace(
+            view,
+            x=x,
+            gram=gram,
+            total=x.sum(1),
+            labels=view.labels[row, chosen],
+            real=real,
+            count=real.sum(1, keepdim=True),
+        )
+        seen = self.seen.gather(2, chosen[:, None].expand(-1, self.seen.shape[1], -1))
+        return replace(self, view=batch, seen=seen, x_at_centre=self.x_at_centre[row, chosen])
 
 
 class LocalFit:
@@ -155,21 +265,35 @@ class LocalFit:
     It is V = αV_0 + D + E Uᵀ with U the curvature's axes, and D = B X where there are more features
     than examples. Steps change α, D (or B) and E only. Here everything has a row for each class: a
     product of a few long rows with the examples is several times faster than one of a few columns.
+
+    Parameters
+    ----------
+    outlook : Outlook
+        What the agents see.
+    head : Tensor
+        The raw heads, class by class (`by_class`), `[agents, classes · (features + 1)]`.
     """
 
-    def __init__(
-        self, view: LocalView, curvature: Curvature, weights: Tensor, seen: Tensor | None = None
-    ) -> None:
-        self.view, self.curvature = view, curvature
-        self._first, self.bias = view.from_raw(weights)
-        self._seen = curvature.seen(view.x) if seen is None else seen
+    def __init__(self, outlook: Outlook, head: Tensor) -> None:
+        view = outlook.view
+        self.outlook, self.view, self.curvature = outlook, view, outlook.curvature
+        features, classes = view.x.shape[2], view.labels.shape[2]
+        matrix, bias = torch.split(head, [classes * features, classes], 1)
+        matrix = matrix.reshape(-1, classes, features)
+        self._first = matrix if view.unit is None else matrix * view.unit[:, None]
         self._labels, self._real = view.labels.mT, view.real.mT
         self._first_logits = self._first @ view.x.mT
-        self._first_known = self._first @ curvature.axes
+        width = self.curvature.values.shape[1]
+        along = self._first @ outlook.rows.mT
+        self._first_known, self._first_at_centre = along[:, :, :width], along[:, :, -1:]
+        if view.wide:
+            self._first_logits = self._first_logits + along[:, :, -2:-1]
+        self.bias = bias[:, :, None] + self._first_at_centre
         self.kept = torch.ones_like(self.bias)
         self.own = torch.zeros_like(self._first_logits if view.wide else self._first)
         self.known = torch.zeros_like(self._first_known)
         self.logits = self._first_logits + self.bias
+        self._prepared: tuple[Step, _Lengths] | None = None
 
     def probabilities(self) -> Tensor:
         """The classes' probabilities at the agent's own examples, `[agents, examples, classes]`.
@@ -182,40 +306,108 @@ class LocalFit:
         return (self.logits + offset).softmax(1) * self._real
 
     def take(self, step: Step) -> None:
-        """Take one step against the gradient of the regularised loss on all own examples."""
-        view, classes = self.view, self.bias.shape[1]
+        """Take one step against the gradient of the regularised loss on the examples."""
+        if self._prepared is None or self._prepared[0] is not step:
+            self._prepared = step, _Lengths.of(step, self.curvature, self.bias.shape[1])
+            self._again: Tensor | float = 1.0
+        lengths, view = self._prepared[1], self.view
         residual = (self._probabilities(step.offset) - self._labels) / view.count
-        bend = step.bend + step.floor / classes
+        fresh = residual if view.wide else residual @ view.x
+        slope = torch.addcmul(fresh, lengths.decay, self.own)
+        onto = self.outlook.seen.mT if view.wide else self.curvature.axes
+        held = lengths.decay * torch.addcmul(self.known, self.kept, self._first_known)
+        along = torch.baddbmm(held, slope, onto)
+        own = lengths.rest * slope
+        known = torch.addcmul(lengths.fade * self.known, lengths.leading, along)
+        kept = lengths.fade * self.kept
+        bias = lengths.bias * residual.sum(2, keepdim=True)
+        products = view.gram if view.wide else view.x.mT
+        moved = torch.addcmul(bias, kept, self._first_logits)
+        moved = torch.baddbmm(moved, own, products)
+        moved = torch.baddbmm(moved, known, self.outlook.seen) * self._real
+        mean_square = moved.square().sum((1, 2), keepdim=True) / (view.count * self.bias.shape[1])
+        back = -self._again * (1 + mean_square / step.reach.square()).rsqrt()
+        self._again = step.again
+        self.own = torch.addcmul(self.own, back, own)
+        self.known = torch.addcmul(self.known, back, known)
+        self.kept = torch.addcmul(self.kept, back, kept)
+        self.bias = torch.addcmul(self.bias, back, bias)
+        self.logits = torch.addcmul(self.logits, back, moved)
+
+    def head(self) -> Tensor:
+        """The raw head, class by class, `[agents, classes · (features + 1)]`."""
+        view, rows = self.view, self.outlook.rows[:, :-1]
+        known = self.known
+        if view.wide:
+            known = torch.cat([known, self.own.sum(2, keepdim=True)], 2)
+        matrix = torch.baddbmm(self.kept * self._first, known, rows)
+        at_centre = torch.addcmul(
+            known @ self.outlook.rows_at_centre, self.kept, self._first_at_centre
+        )
+        if view.wide:
+            matrix = torch.baddbmm(matrix, self.own, view.x)
+            at_centre = torch.baddbmm(at_centre, self.own, self.outlook.x_at_centre)
+        else:
+            matrix = matrix + self.own
+            at_centre = torch.baddbmm(at_centre, self.own, self.outlook.rows[:, -1:].mT)
+        if view.unit is not None:
+            matrix = matrix / view.unit[:, None]
+        return torch.cat([matrix.flatten(1), (self.bias - at_centre)[:, :, 0]], 1)
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """A step's lengths as they multiply: the same for all steps of a round.
+
+    Attributes
+    ----------
+    decay : Tensor
+        The weight of the regularisation in the features' unit.
+    rest : Tensor
+        Multiplies the slope in every direction, `[agents, classes, 1]`.
+    leading : Tensor
+        Multiplies it along the axes beside, `[agents, classes, k]`.
+    fade : Tensor
+        Multiplies what the head was, `[agents, classes, 1]`.
+    bias : Tensor
+        Multiplies the residuals' sum, `[agents, classes, 1]`.
+    """
+
+    decay: Tensor
+    rest: Tensor
+    leading: Tensor
+    fade: Tensor
+    bias: Tensor
+
+    @staticmethod
+    def of(step: Step, curvature: Curvature, classes: int) -> "_Lengths":
+        # Where the logit of a class rises, those of the others fall.
+        bend = (step.bend + step.floor / classes) * classes / max(1, classes - 1)
         decay = step.decay * step.scale / classes
         damping = step.damping * step.scale / classes + decay
         plain = classes * step.gradient / step.scale
-        rest = step.newton / (bend * self.curvature.rest[:, None, None] + damping) + plain
-        leading = step.newton / (bend * self.curvature.values[:, None] + damping) + plain
-        fresh = residual if view.wide else residual @ view.x
-        slope = fresh + decay * self.own
-        onto = self._seen.mT if view.wide else self.curvature.axes
-        along = torch.baddbmm(decay * (self.kept * self._first_known + self.known), slope, onto)
-        own = step.gate * rest * slope
-        known = step.gate * (decay * rest * self.known + (leading - rest) * along)
-        kept = step.gate * decay * rest * self.kept
-        length = step.newton / (bend + step.damping / classes) + classes * step.gradient
-        bias = step.gate * length * residual.sum(2, keepdim=True)
-        products = view.gram if view.wide else view.x.mT
-        moved = torch.baddbmm(bias + kept * self._first_logits, own, products)
-        moved = torch.baddbmm(moved, known, self._seen) * self._real
-        mean_square = moved.square().sum((1, 2), keepdim=True) / (view.count * classes)
-        short = (1 + mean_square / step.reach.square()).rsqrt()
-        self.own = self.own - short * own
-        self.known = self.known - short * known
-        self.kept = self.kept - short * kept
-        self.bias = self.bias - short * bias
-        self.logits = self.logits - short * moved
+        rest = step.newton / (bend * curvature.rest[:, None, None] + damping)
+        leading = step.newton / (bend * curvature.values[:, None] + damping) - rest
+        rest = step.gate * (rest + plain)
+        bias = step.newton / (bend + step.damping / classes) + classes * step.gradient
+        return _Lengths(decay, rest, step.gate * leading, decay * rest, step.gate * bias)
 
-    def raw(self) -> Tensor:
-        """The head in raw units, `[agents, (features + 1) · classes]`."""
-        matrix = torch.baddbmm(self.kept * self._first, self.known, self.curvature.axes.mT)
-        own = self.own @ self.view.x if self.view.wide else self.own
-        return self.view.to_raw(matrix + own, self.bias)
+
+def by_class(weights: Tensor, features: int) -> Tensor:
+    """Order heads class by class: each class's row of the matrix, then the biases of all.
+
+    `weights` are as a `SoftmaxHead` has them, `[…, (features + 1) · classes]`.
+    """
+    table = weights.reshape(len(weights), features + 1, -1).mT
+    return torch.cat([table[:, :, :-1].flatten(1), table[:, :, -1]], 1)
+
+
+def by_feature(head: Tensor, features: int) -> Tensor:
+    """Undo `by_class`."""
+    classes = head.shape[1] // (features + 1)
+    matrix, bias = torch.split(head, [classes * features, classes], 1)
+    matrix = matrix.reshape(-1, classes, features)
+    return torch.cat([matrix.mT, bias[:, None]], 1).flatten(1)
 
 
 def _gram(x: Tensor) -> Tensor:

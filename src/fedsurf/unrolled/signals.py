@@ -39,16 +39,21 @@ def data_sums(view: LocalView, *, centred: bool) -> Tensor:
     centred : bool
         Whether the agents' centres are their own means, which costs each a degree of freedom.
     """
-    lengths = view.gram.diagonal(dim1=1, dim2=2) if view.wide else view.x.square().sum(2)
+    if view.wide:
+        products = view.gram
+        lengths = products.diagonal(dim1=1, dim2=2)
+        of_classes = ((products @ view.labels) * view.labels).sum((1, 2))
+    else:
+        lengths = view.x.square().sum(2)
+        products = view.x.mT @ view.x
+        of_classes = (view.labels.mT @ view.x).square().sum((1, 2))
     per_class = view.labels.sum(1)
-    class_sums = view.labels.mT @ view.x
     own = lengths.sum(1)
     count = view.count[:, 0, 0]
-    same = class_sums.square().sum((1, 2)) - own
+    same = of_classes - own
     same_pairs = (per_class * (per_class - 1)).sum(1)
-    products = view.gram if view.wide else view.x.mT @ view.x
     squares = products.square().sum((1, 2)) - lengths.square().sum(1)
-    freedom = (count - int(centred)) * view.centre.shape[1]
+    freedom = (count - int(centred)) * view.base.shape[1]
     scalars = [count, own, freedom, same, same_pairs, squares, count * (count - 1)]
     return torch.cat([per_class, torch.stack(scalars, 1)], 1)
 
