@@ -148,11 +148,3 @@ def test_axes_are_orthonormal_in_single_precision_too(rank):
     assert found.axes.dtype == torch.float32
     products = (found.axes.mT @ found.axes)[0]
     torch.testing.assert_close(products, torch.eye(WIDTH), rtol=0, atol=2e-6)
-
-
-def test_some_agents_know_their_own():
-    matrices = torch.stack([moment(seed, 40, 40, 1.0) for seed in range(4)])
-    found = found_in(matrices)
-    some = found.of_agents(torch.tensor([3, 1]))
-    assert torch.equal(whole(some, 0), whole(found, 3))
-    assert torch.equal(whole(some, 1), whole(found, 1))

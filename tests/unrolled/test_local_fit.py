@@ -10,7 +10,7 @@ from drawn import seeded
 
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.curvature import Curvature
-from fedsurf.unrolled.local_fit import LocalFit, LocalView, Outlook, Step, by_class, by_feature
+from fedsurf.unrolled.local_fit import LocalFit, LocalView, Outlook, Step, by_feature
 
 AGENTS, CLASSES = 3, 4
 
@@ -51,8 +51,14 @@ def some_curvature(features, width, seed=1):
     return Curvature(axes, normal(seed + 1, AGENTS, width).exp(), normal(seed + 2, AGENTS).exp())
 
 
-def one_curvature(features):
-    return some_curvature(features, 2).of_agents(torch.tensor([0]))
+def one_agent(curvature, agent=0):
+    return Curvature(*(value[agent : agent + 1] for value in vars(curvature).values()))
+
+
+def by_class(weights, features):
+    """Order raw heads class by class: each class's row of the matrix, then the biases of all."""
+    table = weights.reshape(len(weights), features + 1, -1).mT
+    return torch.cat([table[:, :, :-1].flatten(1), table[:, :, -1]], 1)
 
 
 def as_matrix(curvature, agent):
@@ -244,7 +250,7 @@ def test_a_batch_is_an_outlook_on_some_of_the_examples(features, size):
         one_of = Examples(raw[chosen][None], labels[chosen][None])
         centre = view.centre[agent : agent + 1]
         alone = LocalView.of(one_of, CLASSES, centre, unit[agent : agent + 1])
-        expected = Outlook.of(alone, curvature.of_agents(torch.tensor([agent])))
+        expected = Outlook.of(alone, one_agent(curvature, agent))
         torch.testing.assert_close(batch.seen[agent][:, real], expected.seen[0])
         torch.testing.assert_close(batch.view.labels[agent][real], alone.labels[0])
         torch.testing.assert_close(batch.view.total[agent], batch.view.x[agent].sum(0))
@@ -255,7 +261,7 @@ def test_a_batch_is_an_outlook_on_some_of_the_examples(features, size):
 
 def test_batches_are_uniform():
     examples = drawn.examples(27, 1, 5, 9, CLASSES)
-    outlook = Outlook.of(LocalView.of(examples, CLASSES), one_curvature(9))
+    outlook = Outlook.of(LocalView.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
     random, seen = seeded(28), torch.zeros(5)
     for _ in range(2000):
         batch = outlook.batch(2, random).view.x[0]

@@ -13,6 +13,7 @@ With so few features that half of A is no more numbers than a sketch, agents sha
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ SHIFT = 1e-5
 """What is added to the sketch's diagonal, as a share of its trace, so that it can be inverted."""
 
 
+@lru_cache(maxsize=64)
 def directions(features: int, dtype: torch.dtype, width: int = WIDTH) -> Tensor:
     """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
     if features <= 2 * width:
@@ -114,7 +116,3 @@ class Curvature:
         """Return what agents know who have not looked: no axes. `like` is `[agents, features]`."""
         none = like.new_empty(*like.shape, 0)
         return Curvature(none, none[:, 0], torch.zeros_like(like[:, 0]))
-
-    def of_agents(self, agents: Tensor) -> "Curvature":
-        """Return the curvature as some agents know it, numbered by `agents`."""
-        return Curvature(self.axes[agents], self.values[agents], self.rest[agents])

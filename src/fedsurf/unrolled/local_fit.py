@@ -271,7 +271,7 @@ class LocalFit:
     outlook : Outlook
         What the agents see.
     head : Tensor
-        The raw heads, class by class (`by_class`), `[agents, classes · (features + 1)]`.
+        The raw heads, class by class (as `by_feature` takes them), `[agents, classes · (features + 1)]`.
     """
 
     def __init__(self, outlook: Outlook, head: Tensor) -> None:
@@ -393,17 +393,11 @@ class _Lengths:
         return _Lengths(decay, rest, step.gate * leading, decay * rest, step.gate * bias)
 
 
-def by_class(weights: Tensor, features: int) -> Tensor:
-    """Order heads class by class: each class's row of the matrix, then the biases of all.
-
-    `weights` are as a `SoftmaxHead` has them, `[…, (features + 1) · classes]`.
-    """
-    table = weights.reshape(len(weights), features + 1, -1).mT
-    return torch.cat([table[:, :, :-1].flatten(1), table[:, :, -1]], 1)
-
-
 def by_feature(head: Tensor, features: int) -> Tensor:
-    """Undo `by_class`."""
+    """Order heads as a `SoftmaxHead` has them, which here have every class's row, then the biases of all.
+
+    `[agents, classes · (features + 1)]` becomes `[agents, (features + 1) · classes]`.
+    """
     classes = head.shape[1] // (features + 1)
     matrix, bias = torch.split(head, [classes * features, classes], 1)
     matrix = matrix.reshape(-1, classes, features)

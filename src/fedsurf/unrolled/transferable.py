@@ -91,7 +91,7 @@ class TransferState(State):
     Attributes
     ----------
     head : Tensor
-        W class by class (`local_fit.by_class`), `[nodes, parameters]`.
+        W class by class (as `local_fit.by_feature` takes it), `[nodes, parameters]`.
     previous : Tensor
         W one round ago, class by class, `[nodes, parameters]`.
     fitted : Tensor
