@@ -250,7 +250,7 @@ def test_ones_own_graph_by_ids_or_by_numbers(iris):
         ({"reporting": 9, "graph": "star"}, "reporting: got 9, but it must be between 1 and 5"),
         ({"degree": 0}, "degree: got 0"),
         ({"rounds": 2}, "rounds: got 2, but it must be between 3 and 200"),
-        ({"optimizer": "sgd"}, "name: got 'sgd'"),
+        ({"optimizer": "sgd"}, "optimizer: got 'sgd'"),
     ],
 )
 def test_wrong_settings_are_named(iris, settings, message):
@@ -372,3 +372,29 @@ def test_the_cases_are_as_odd_as_they_say():
     deviation = wild.std(0)
     assert deviation.max() / deviation.min() > 1e9
     assert (wild.mean(0).abs() / deviation).max() > 1e3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_agents": 2.5}, "n_agents: got 2.5, but it must be a whole number, or None"),
+        ({"degree": 2.5}, "degree: got 2.5, but it must be a whole number"),
+        ({"rounds": "3"}, "rounds: got '3', but it must be a whole number"),
+        ({"rounds": 10.0}, "rounds: got 10.0"),
+        ({"graph": "star", "reporting": "3"}, "reporting: got '3'"),
+        ({"random_state": 1.5}, "random_state: got 1.5"),
+    ],
+)
+def test_settings_that_are_no_whole_numbers_are_named(iris, settings, message):
+    x, y, _ = iris
+    with pytest.raises(TypeError, match=f"^{message}"):
+        FederatedClassifier(**settings).fit(x, y)
+
+
+def test_a_fit_that_fails_leaves_the_one_before(iris):
+    x, y, _ = iris
+    model = FederatedClassifier(rounds=6).fit(x, y)
+    before = model.predict(x).tolist()
+    with pytest.raises(ValueError, match=r"^agents: got shape"):
+        model.fit(x, np.sort(y), agents=[1])
+    assert model.predict(x).tolist() == before

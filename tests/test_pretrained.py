@@ -71,6 +71,8 @@ def test_other_weights_have_another_digest(file: Path) -> None:
 
 
 def test_names_that_are_neither_known_nor_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^name: got 'nothing', .* one of module,"):
+        fedsurf.load_for_modules("nothing")
     for act in (fedsurf.load, pretrained.card, pretrained.digest):
         with pytest.raises(ValueError, match=r"^name: got 'nothing', .* one of softmax-head"):
             act("nothing")

@@ -441,6 +441,8 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     assert run_command([*command, "--pretrained", "softmax-head", "--batch-sizes", "0"]) == 1
     assert "batch_size: got 0" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "nothing"]) == 1
-    assert "name: got 'nothing'" in capsys.readouterr().err
+    assert "pretrained: got 'nothing'" in capsys.readouterr().err
+    assert run_command([*command, "--at", "-3"]) == 1
+    assert "at: got -3" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "softmax-head", "--depths", "0"]) == 1
     assert "rounds: got 0" in capsys.readouterr().err

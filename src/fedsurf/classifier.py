@@ -7,7 +7,6 @@ and all of it passes through a network that counts rounds and floats. The commun
 in this process.
 """
 
-import operator
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedsurf.algorithms.checks import check_whole
 from fedsurf.federations import (
     Array,
     deal,
@@ -33,7 +33,6 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.transferable import Scaling
@@ -149,17 +148,21 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
         check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
+        self._check_numbers()
+        classes, labels = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
             raise ValueError(
-                f"y: got one class only ({self.classes_[0]!r}), but there must be at least two"
+                f"y: got one class only ({classes[0]!r}), but there must be at least two"
             )
         seed = _seed(self.random_state)
         ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
         network = self._network(ids.tolist(), generator(seed, "graph"))
         network.reset(generator(seed, "network"))
         examples = examples_of(x, labels, owner, len(ids))
-        heads = self._train(examples, network, generator(seed, "steps"), on_layer)
+        task = Task(examples, examples, len(classes))
+        heads, staged, trajectory = self._train(task, network, generator(seed, "steps"), on_layer)
+        # Only now: an estimator that could not be fitted again is what it was.
+        self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
         self.agents_, self.owner_ = ids, owner
         self.agent_coef_ = heads[:, :, :-1]
         self.agent_intercept_ = heads[:, :, -1]
@@ -214,6 +217,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores: Array = x @ coef.T + intercept
         return scores
 
+    def _check_numbers(self) -> None:
+        """Raise unless all that must be whole numbers are."""
+        for name in ("degree", "rounds"):
+            check_whole(getattr(self, name), name)
+        for name in ("n_agents", "reporting"):
+            if getattr(self, name) is not None:
+                check_whole(getattr(self, name), name, " or None")
+
     def _agents(self, given: Any, rows: int, random: torch.Generator) -> tuple[Array, Array]:
         """Return the agents' ids, and the number of each row's agent."""
         if given is not None:
@@ -227,7 +238,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ids = np.empty(len(nodes), dtype=object)
             ids[:] = nodes
             return ids, deal(rows, len(nodes), random)
-        count = usual_agents(rows) if self.n_agents is None else operator.index(self.n_agents)
+        count = usual_agents(rows) if self.n_agents is None else self.n_agents
         return np.arange(count), deal(rows, count, random)
 
     def _network(self, ids: list[Hashable], random: torch.Generator) -> Network:
@@ -250,16 +261,20 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @torch.no_grad()
     def _train(
         self,
-        examples: Examples,
+        task: Task,
         network: Network,
         random: torch.Generator,
         on_layer: Callable[[], None] | None,
-    ) -> Array:
-        """Run the optimizer; return the agents' heads, `[agents, classes, features + 1]`."""
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        """Run the optimizer.
+
+        Returns the agents' heads, `[agents, classes, features + 1]`; the consensus at the start and after
+        every layer; and what was seen there.
+        """
         optimizer = self.optimizer
         if not isinstance(optimizer, Transferable):
-            optimizer = load(optimizer)
-        task = Task(examples, examples, len(self.classes_))
+            optimizer = load(optimizer, argument="optimizer")
+        examples = task.train
         head = SoftmaxHead(task.features, task.classes)
         scaling: Scaling = "features" if self.standardize else "whole"
         algorithm = optimizer.on(head, self.rounds, scaling, self.batch_size)
@@ -289,11 +304,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "disagreement": float((weights - mean).square().sum(1).mean().sqrt()),
                 }
             )
-        self._staged = np.stack(staged)
-        self.trajectory_ = {
-            name: np.array([record[name] for record in records]) for name in records[0]
-        }
-        return _matrix(weights, head)
+        trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
+        return _matrix(weights, head), np.stack(staged), trajectory
 
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
@@ -308,4 +320,5 @@ def _seed(random_state: int | np.random.RandomState | None) -> int:
         return 0
     if isinstance(random_state, np.random.RandomState):
         return int(random_state.randint(2**31 - 1))
-    return operator.index(random_state)
+    check_whole(random_state, "random_state", " a RandomState, or None")
+    return int(random_state)

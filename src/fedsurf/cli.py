@@ -309,6 +309,9 @@ def _compare(
     at: tuple[int, ...] = ROUNDS,
 ) -> _Compared:
     limit_threads(0)
+    for count in at:
+        if count < 0:
+            raise ValueError(f"at: got {count}, but it must be a number of rounds, at least 0")
     if batch_sizes and not pretrained:
         raise ValueError(
             f"batch_sizes: got {list(batch_sizes)}, but only pretrained optimizers take them: "
@@ -433,6 +436,8 @@ def _train(
 def _evaluate(
     runs: list[Path], *, tasks: int, rounds: tuple[int, ...], figure: Path | None, as_json: bool
 ) -> None:
+    if figure is not None:
+        plots.check_figure(figure)
     results = []
     for run in runs:
         experiment = Experiment.load(run)
@@ -495,7 +500,7 @@ def run(arguments: list[str]) -> int:
             config=(tyro.conf.CascadeSubcommandArgs,),
         )
     except KeyboardInterrupt:
-        err.print("interrupted; what was finished is kept: `train --resume` goes on from there")
+        err.print(f"interrupted{_what_is_kept(arguments)}", highlight=False)
         return 130
     except sources.MissingDataError as error:
         return _failed(error, 3)
@@ -504,6 +509,17 @@ def run(arguments: list[str]) -> int:
     except (CheckpointError, sources.FetchError, ValueError, OSError, ImportError) as error:
         return _failed(error, 1)
     return 0
+
+
+def _what_is_kept(arguments: list[str]) -> str:
+    """Say how an interrupted command goes on."""
+    kept = "; what was finished is kept: the same command"
+    match arguments[:1]:
+        case ["train" | "pretrain" | "pretrain-modules" | "reproduce"]:
+            return f"{kept} with --resume goes on from there"
+        case ["ablation" | "compare" | "demo"]:
+            return f"{kept} goes on from there"
+    return ""
 
 
 def _failed(error: Exception, code: int) -> int:

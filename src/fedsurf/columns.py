@@ -35,15 +35,16 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
     """Turn a column into float64 numbers, or say which row is none."""
     _check_complete(path, name, values)
     try:
-        numbers: Array = values.astype(np.float64)
+        # A date would become a number in whatever unit the file has.
+        numbers: Array = np.array([]) if _is_time(values) else values.astype(np.float64)
     except (ValueError, TypeError):
-        for row, value in enumerate(values.tolist()):
-            if not _is_number(value):
-                raise ValueError(
-                    f"{path}: column {name!r}: got {value!r} (row {row + 1}), but features must be "
-                    "numbers; is it the label, the agent, or a column to drop?"
-                ) from None
-        raise
+        numbers = np.array([])
+    if len(numbers) != len(values):
+        row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
+        raise ValueError(
+            f"{path}: column {name!r}: got {repr(values[row])[:60]} (row {row + 1}), but features must "
+            "be numbers; is it the label, the agent, or a column to drop?"
+        )
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if wrong.size:
         raise ValueError(
@@ -58,8 +59,17 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
     _check_complete(path, name, values)
     if values.dtype.kind in "iub":
         return values
-    if values.dtype.kind == "f" and (values == np.floor(values)).all():
-        return values.astype(np.int64)
+    if values.dtype.kind == "f":
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if wrong.size:
+            raise ValueError(
+                f"{path}: column {name!r}: got {values[wrong[0]]} (row {wrong[0] + 1}), "
+                "but labels and agents must be finite numbers, or text"
+            )
+        if (values == np.floor(values)).all():
+            return values.astype(np.int64)
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8")
     text = np.array([str(value) for value in values.tolist()])
     try:
         whole: Array = text.astype(np.int64)
@@ -125,15 +135,34 @@ def _read_parquet(path: Path) -> dict[str, Array]:
     return columns
 
 
-def _check_complete(path: Path, name: str, values: Array) -> None:
+def missing_in(values: Array) -> NDArray[np.bool_]:
+    """Say of each value whether it is none: None, NaN, no time, pandas' NA, or no text."""
+    if _is_time(values):
+        return np.isnat(values)
     if values.dtype.kind not in "Of":
-        return
-    for row, value in enumerate(values.tolist()):
-        # A NaN is unlike itself.
-        if value is None or value != value or value == "":
-            raise ValueError(
-                f"{path}: column {name!r}: got no value in row {row + 1}, but each row needs one"
-            )
+        return np.zeros(len(values), dtype=bool)
+    return np.array([_is_missing(value) for value in values.tolist()], dtype=bool)
+
+
+def _check_complete(path: Path, name: str, values: Array) -> None:
+    missing = np.flatnonzero(missing_in(values))
+    if missing.size:
+        raise ValueError(
+            f"{path}: column {name!r}: got no value in row {missing[0] + 1}, but each row needs one"
+        )
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or (isinstance(value, str) and value == ""):
+        return True
+    unlike = value != value  # a NaN is unlike itself
+    if isinstance(unlike, bool | np.bool_):
+        return bool(unlike)
+    return not isinstance(unlike, np.ndarray)  # pandas' NA cannot tell
+
+
+def _is_time(values: Array) -> bool:
+    return values.dtype.kind in "mM"
 
 
 def _is_number(value: Any) -> bool:

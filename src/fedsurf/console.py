@@ -13,7 +13,8 @@ from threadpoolctl import threadpool_limits
 SMALL = 50_000_000
 """Parameters of an optimizer below which one thread is fastest."""
 
-out, err = Console(), Console(stderr=True)
+# Without markup: what stands in brackets may be a user's file.
+out, err = Console(markup=False), Console(stderr=True, markup=False)
 
 
 def limit_threads(parameters: int) -> None:

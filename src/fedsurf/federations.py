@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsurf.columns import missing_in
 from fedsurf.network import (
     GraphConfig,
     GraphKind,
@@ -53,8 +54,7 @@ def owners(agents: Any, rows: int) -> tuple[Array, Array]:
         raise ValueError(
             f"agents: got shape {list(ids.shape)}, but it must be [{rows}], an id for each row"
         )
-    # What is missing is None, or a NaN, which is unlike itself.
-    missing = np.array([one is None or one != one for one in ids.tolist()], dtype=bool)
+    missing = missing_in(ids)
     if missing.any():
         raise ValueError(
             f"agents: got no id for row {int(np.flatnonzero(missing)[0])} "

@@ -65,6 +65,23 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def filled_folder(path: Path) -> Iterator[Path]:
+    """Give a temporary folder, whose files are moved into `path`, new or not, once the block succeeds."""
+    if not path.exists():
+        with new_folder(path) as temporary:
+            yield temporary
+        return
+    temporary = Path(tempfile.mkdtemp(prefix=".new.", dir=path))
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            _flush(file)
+            file.replace(path / file.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
     with replacing(path) as temporary:

@@ -19,6 +19,9 @@ from fedsurf.files import replacing
 COLOURS = ("#0b6fb8", "#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e")
 """Legible on white, in print, and to most colour-blind readers."""
 
+KINDS = (".png", ".svg", ".pdf")
+"""The files that figures are written into."""
+
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -31,9 +34,17 @@ STYLE: dict[Any, Any] = {
 """What all figures have in common."""
 
 
+def check_figure(path: Path, argument: str = "figure") -> None:
+    """Raise unless a figure can be written into a file of that name; before the work that it shows."""
+    if path.suffix.lower() not in (*KINDS, ""):
+        raise ValueError(f"{argument}: got {str(path)!r}, but it must end in {', '.join(KINDS)}")
+    if path.is_dir():
+        raise ValueError(f"{argument}: got {str(path)!r}, which is a folder, but it must be a file")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, whole or not at all; the format follows from the name's ending."""
-    kind = path.suffix.removeprefix(".") or "png"
+    kind = path.suffix.lower().removeprefix(".") or "png"
     with replacing(path) as temporary, mpl.rc_context(STYLE):
         figure.savefig(
             temporary, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None

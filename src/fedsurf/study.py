@@ -252,7 +252,7 @@ class Study:
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
         if entrant.pretrained is not None:
-            optimizer = pretrained.load(entrant.pretrained)
+            optimizer = pretrained.load(entrant.pretrained, argument="pretrained")
             unrolled = optimizer.on(self.model, entrant.rounds, batch_size=entrant.batch_size)
             return unrolled, self.network(seed), unrolled.steps
         if entrant.method is None:
@@ -294,7 +294,7 @@ class Study:
     def _identity(self, entrant: Entrant) -> Any:
         if entrant.pretrained is not None:
             batches = {} if entrant.batch_size is None else {"batch_size": entrant.batch_size}
-            optimizer = pretrained.digest(entrant.pretrained)
+            optimizer = pretrained.digest(entrant.pretrained, argument="pretrained")
             return {"pretrained": optimizer, "rounds": entrant.rounds, **batches}
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}

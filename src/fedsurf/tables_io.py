@@ -11,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsurf.columns import Array, kind_of, labels_of, listed, numbers_of, read_columns
+from fedsurf.columns import (
+    Array,
+    kind_of,
+    labels_of,
+    listed,
+    missing_in,
+    numbers_of,
+    read_columns,
+)
 from fedsurf.tasks.dataset import split
 from fedsurf.tasks.sources.arrays import PARTS, WHOLE
 
@@ -91,6 +99,8 @@ def read_features(
 ) -> tuple[Array, Array | None]:
     """Read the features that a head was trained on, `[rows, count]`, and labels if there are any.
 
+    Rows of a table may lack a label: theirs is None.
+
     Columns are found by name, in any order; other columns are left alone. Where the head knows no
     names, all columns but the label's are taken as they come. Of an .npz file, `x` is taken.
     """
@@ -100,13 +110,14 @@ def read_features(
         if found is None:
             raise ValueError(f"{path}: got the arrays {listed(arrays)}, but it must hold x")
         x = _matrix(path, found, arrays[found])
-        y = arrays.get(found.replace("x", "y"))
+        name = found.replace("x", "y")
+        y = _vector(path, name, arrays[name], len(x)) if name in arrays else None
     else:
         columns = read_columns(path)
         label = label if label is not None else next((n for n in LABELS if n in columns), None)
         y = None
         if label in columns and label not in (names or ()):
-            y = labels_of(path, label, columns.pop(label))
+            y = _known_labels(path, label, columns.pop(label))
         wanted = list(columns) if names is None else list(names)
         missing = [name for name in wanted if name not in columns]
         if missing:
@@ -131,7 +142,12 @@ def _from_columns(
             raise ValueError(
                 f"{argument}: got {name!r}, but {path} has the columns {listed(columns)}"
             )
-    for name in drop:
+    for argument, name in (("label", label), ("agent", agent)):
+        if name is not None and name in drop:
+            raise ValueError(f"drop: got {name!r}, but that is the {argument}")
+    if label is not None and label == agent:
+        raise ValueError(f"label: got {label!r}, but it must be another column than the agent's")
+    for name in dict.fromkeys(drop):
         del columns[name]
     if agent is None:
         agent = next((name for name in AGENTS if name in columns and name != label), None)
@@ -146,8 +162,8 @@ def _from_columns(
                 "say which is the label, and drop what is no feature"
             )
         label = found[0] if found else list(columns)[-1] if columns else None
-    if label is None or label not in columns:
-        raise ValueError(f"label: got {label!r}, but it must be another column than the agent's")
+    if label is None:
+        raise ValueError(f"label: got none, but {path} has no column beside the agent's")
     y = labels_of(path, label, columns.pop(label))
     if not columns:
         raise ValueError(f"{path}: got the label {label!r} only, but there must be a feature")
@@ -175,6 +191,8 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
         return _divided(x, y, ids, test_share, None, None)
     test_x = _matrix(path, names[2], arrays[names[2]])
     test_y = _vector(path, names[3], arrays[names[3]], len(test_x))
+    if y.dtype.kind != test_y.dtype.kind:  # where only one of them is all whole numbers
+        y, test_y = y.astype(str), test_y.astype(str)
     if test_x.shape[1] != x.shape[1]:
         raise ValueError(
             f"{path}: {names[2]}: got {test_x.shape[1]} features, "
@@ -194,6 +212,15 @@ def _divided(
     held = split(y, share) if share > 0 else np.zeros(len(y), dtype=bool)
     own = None if agents is None else agents[~held]
     return Labelled(x[~held], y[~held], own, x[held], y[held], features, label)
+
+
+def _known_labels(path: Path, name: str, values: Array) -> Array | None:
+    known = ~missing_in(values)
+    if not known.any():
+        return None
+    labels = np.full(len(values), None, dtype=object)
+    labels[known] = labels_of(path, name, values[known]).tolist()
+    return labels
 
 
 def _stack(path: Path, columns: Mapping[str, Array]) -> Array:

@@ -283,11 +283,27 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,x,label\n1,1,a\n", [], "several columns called x"),
         ("x,label\n1,a,3\n", [], "got 3 values in row 1, but the first line names 2 columns"),
         ("label\na\nb\n", [], "got the label 'label' only"),
-        ("agent\na\nb\n", [], "label: got None"),
+        ("agent\na\nb\n", [], "label: got none, but"),
         ("x,label\n", [], "no rows"),
         ("", [], "no rows"),
         ("x,label\n1,a\n2,b\n", ["--test-share", "1"], "test_share: got 1.0"),
-        ("x,label\n1,a\n2,b\n", ["--agents", "9"], "n_agents: got 9"),
+        ("x,label\n1,a\n2,b\n", ["--agents", "9"], "agents: got 9, but it must be"),
+        ("x,label\n1,a\n2,b\n", ["--optimizer", "sgd"], "optimizer: got 'sgd'"),
+        (
+            "x,label\n1,a\n2,b\n",
+            ["--label", "x", "--drop", "x"],
+            "drop: got 'x', but that is the label",
+        ),
+        (
+            "x,q,label\n1,1,a\n",
+            ["--agent", "q", "--drop", "q"],
+            "drop: got 'q', but that is the agent",
+        ),
+        (
+            "x,q,label\n1,1,a\n",
+            ["--agent", "q", "--label", "q"],
+            "label: got 'q', but it must be another",
+        ),
         ("x,agent,label\n1,p,a\n2,q,b\n", ["--agents", "2"], "agents: got 2, but"),
         ("x,label\n1,a\n2,b\n", ["--rounds", "1"], "rounds: got 1"),
     ],
@@ -310,6 +326,9 @@ def test_wrong_tables_and_options_exit_with_1_and_are_named(
         ({"x": np.ones((4, 2)), "y": np.arange(3)}, [], "y: got shape [3], but it must be [4]"),
         ({"x": np.full((2, 2), np.inf), "y": np.arange(2)}, [], "NaN or infinite (example 0"),
         ({"x": np.ones((2, 2)), "y": np.arange(2)}, ["--agent", "who"], "agent: got 'who'"),
+        ({"x": np.ones((2, 2)), "y": np.array([1, np.inf])}, [], "'y': got inf (row 2), but labels"),
+        ({"x": np.ones((2, 2)), "y": np.arange(2), "agents": np.arange(2)}, ["--agents", "2"],
+         "leave that array out"),
         ({"x": np.ones((2, 2)), "y": np.arange(2)}, ["--label", "y"], "label, drop: got 'y'"),
         (
             {"x": np.ones((2, 2)), "y": np.array([None, 1], dtype=object)},
@@ -413,3 +432,100 @@ def test_a_folder_written_twice_is_the_same(iris, tmp_path):
     for name in sorted(FILES - {"figure.png"}):
         contents = [Path(tmp_path / one / name).read_bytes() for one in ("first", "second")]
         assert contents[0] == contents[1], name
+
+
+def test_a_column_may_be_dropped_twice(iris, tmp_path):
+    labelled = read_labelled(iris, label="kind", drop=("greenhouse", "greenhouse"))
+    assert labelled.features == NAMES
+    assert labelled.agents is None
+
+
+@pytest.mark.parametrize("kind", [float, str, "S"])
+def test_predict_knows_the_labels_of_arrays_as_fit_does(tmp_path, capsys, kind):
+    data = load_iris()
+    np.savez(tmp_path / "iris.npz", x=data.data, y=data.target.astype(kind))
+    model = tmp_path / "model"
+    assert run(["fit", str(tmp_path / "iris.npz"), "--folder", str(model)]) == 0
+    assert Head.read(model).classes == [0, 1, 2]
+    command = ["predict", str(model), str(tmp_path / "iris.npz"), "--json"]
+    capsys.readouterr()
+    assert run(command) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] > 0.9
+    np.savez(tmp_path / "iris.npz", x=data.data, y=data.target[:-1])
+    assert "y: got shape [149], but it must be [150]" in failed(capsys, command)
+
+
+def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, capsys):
+    folder, data = fitted
+    table = read(data)
+    for count, said in ((149, "% of the 149 with a known label right"), (0, "150 labels\n")):
+        for place, row in enumerate(table):
+            row["kind"] = row["kind"] if place < count else ""
+        target = tmp_path / "labels.csv"
+        command = ["predict", folder, write(tmp_path / "some.csv", table), "--file", target]
+        assert run([str(one) for one in command]) == 0
+        error = capsys.readouterr().err
+        assert said in error or said.strip() + ";" in error
+        assert len(read(target)) == 150
+
+
+def test_predict_overwrites_neither_its_data_nor_anything_but_a_table(fitted, tmp_path, capsys):
+    folder, data = fitted
+    before = data.read_bytes()
+    said = failed(capsys, ["predict", folder, data, "--file", data])
+    assert "file: got" in said
+    assert "which would be lost" in said
+    assert data.read_bytes() == before
+    said = failed(capsys, ["predict", folder, data, "--file", tmp_path / "labels.parquet"])
+    assert "must be a .csv file" in said
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_interrupted_fit_leaves_what_was_there(iris, tmp_path, capsys, monkeypatch, again):
+    model = tmp_path / "model"
+    command = ["fit", str(iris), "--label", "kind", "--drop", "greenhouse", "--folder", str(model)]
+    if again:
+        assert run(command) == 0
+        before = {path.name: path.read_bytes() for path in model.iterdir()}
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Head, "write", interrupt)
+        assert run([*command, "--rounds", "6"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    if again:
+        assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+    else:
+        assert not model.exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert run([*command, "--rounds", "6"]) == 0
+    assert {path.name for path in model.iterdir()} == FILES
+
+
+def test_paths_are_no_markup(tmp_path, capsys):
+    data = write(tmp_path / "a [b] [/c].csv".replace("/", "-"), rows())
+    model = tmp_path / "m [bold]"
+    command = ["fit", str(data), "--label", "kind", "--agent", "greenhouse", "--folder", str(model)]
+    assert run([*command, "--rounds", "4"]) == 0
+    assert f"fedsurf predict '{model}' '{data}'" in capsys.readouterr().out
+
+
+@needs_pyarrow
+def test_dates_and_lists_in_a_table_are_no_features(tmp_path, capsys):
+    import pyarrow
+    from pyarrow import parquet
+
+    def table(extra):
+        path = tmp_path / "data.parquet"
+        columns = {"x": [1.0, 2.0], "extra": extra, "label": ["a", "b"]}
+        parquet.write_table(pyarrow.table(columns), path)
+        return ["fit", path, "--folder", tmp_path / "model"]
+
+    dates = np.array(["2020-01-01", "2021-01-01"], dtype="datetime64[us]")
+    assert "column 'extra': got" in (said := failed(capsys, table(dates)))
+    assert "features must be numbers" in said
+    dates[1] = "NaT"
+    assert "column 'extra': got no value in row 2" in failed(capsys, table(dates))
+    assert "features must be numbers" in failed(capsys, table([[1.0, 2.0], [3.0, 4.0]]))

@@ -23,15 +23,19 @@ def check_step_size(step_size: float, argument: str = "step_size") -> None:
 
 def check_batch_size(batch_size: int | None) -> None:
     """Raise unless a mini-batch holds a whole number of examples, at least one."""
-    given: object = batch_size
-    if given is not None and (isinstance(given, bool) or not isinstance(given, Integral)):
-        raise TypeError(
-            f"batch_size: got {batch_size!r}, but it must be a whole number, or None for all examples"
-        )
+    if batch_size is not None:
+        check_whole(batch_size, "batch_size", " or None for all examples")
     if batch_size is not None and batch_size < 1:
         raise ValueError(
             f"batch_size: got {batch_size}, but it must be at least 1, or None for all examples"
         )
+
+
+def check_whole(value: object, argument: str, otherwise: str = "") -> None:
+    """Raise unless a value is a whole number; `otherwise` says what else it may be."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        also = f",{otherwise}" if otherwise else ""
+        raise TypeError(f"{argument}: got {value!r}, but it must be a whole number{also}")
 
 
 def check_momentum(momentum: float) -> None:

@@ -57,6 +57,10 @@ def audit(
         folder: Write audit.json and audit.csv into this folder.
         json: Print the numbers as JSON instead of a table.
     """
+    if figure is not None:
+        plots.check_figure(figure)
+    if folder is not None and folder.is_file():
+        raise ValueError(f"folder: got {str(folder)!r}, which is a file, but it must be a folder")
     subject, config = find(run, study=study, rounds=rounds, seed=seed)
     config = replace(config, tasks=tasks)
     second = None

@@ -4,6 +4,7 @@ import csv
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
 from fedsurf.classifier import FederatedClassifier
 from fedsurf.console import err, limit_threads, out, print_json
-from fedsurf.files import replacing, write_json
+from fedsurf.files import filled_folder, replacing, write_json
 from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
@@ -78,7 +79,13 @@ def fit(
     labelled = read_labelled(data, label=label, agent=agent, drop=drop, test_share=test_share)
     if agents is not None and labelled.agents is not None:
         raise ValueError(
-            f"agents: got {agents}, but {data} says whose each row is; drop that column first"
+            f"agents: got {agents}, but {data} says whose each row is: drop that column, or leave that "
+            "array out"
+        )
+    if agents is not None and not 1 <= agents <= len(labelled.y):
+        raise ValueError(
+            f"agents: got {agents}, but it must be between 1 and {len(labelled.y)}, the number of "
+            "training examples"
         )
     if len(np.unique(labelled.y)) < 2:
         raise ValueError(
@@ -129,18 +136,20 @@ def fit(
         labelled.label,
         config,
     )
-    with replacing(folder / "trajectory.csv") as temporary, temporary.open("w", newline="") as file:
-        _write_rows(file, trajectory)
-    plots.save(plots.fit_figure(trajectory, result), folder / "figure.png")
-    write_json(folder / "config.json", {**config, "result": result})
-    head.write(folder)
+    with filled_folder(folder) as temporary:
+        with (temporary / "trajectory.csv").open("w", newline="") as file:
+            _write_rows(file, trajectory)
+        plots.save(plots.fit_figure(trajectory, result), temporary / "figure.png")
+        write_json(temporary / "config.json", {**config, "result": result})
+        head.write(temporary)
     if json:
         print_json({"folder": str(folder), **result, "trajectory": trajectory})
         return
     out.print(rounds_table(trajectory, result))
     if len(labelled.test_y):
         out.print(accuracy_table(result))
-    out.print(f"Next: fedsurf predict {folder} {data}", highlight=False, soft_wrap=True)
+    following = f"Next: fedsurf predict {quote(str(folder))} {quote(str(data))}"
+    out.print(following, highlight=False, soft_wrap=True)
 
 
 def predict(
@@ -161,13 +170,16 @@ def predict(
         file: Write the table into this .csv file; by default it goes to standard output.
         json: Print JSON instead.
     """
+    if file is not None:
+        _check_table(file, data)
     head = Head.read(model)
     x, y = read_features(data, head.features, head.weight.shape[1], head.label)
     chances = head.probabilities(x)
     labels = [head.classes[place] for place in chances.argmax(1)]
-    accuracy = None
+    accuracy, hits = None, []
     if y is not None:
-        hits = [str(one) == str(other) for one, other in zip(labels, y.tolist(), strict=True)]
+        known = [pair for pair in zip(labels, y.tolist(), strict=True) if pair[1] is not None]
+        hits = [str(one) == str(other) for one, other in known]
         accuracy = float(np.mean(hits))
     names = [f"probability_{name}" for name in head.classes]
     rows = (
@@ -184,7 +196,10 @@ def predict(
         return
     if file is None:
         _write_rows(sys.stdout, rows)
-    said = "" if accuracy is None else f", {100 * accuracy:.1f} % of them right"
+    said = ""
+    if accuracy is not None:
+        judged_by = "them" if len(hits) == len(labels) else f"the {len(hits)} with a known label"
+        said = f", {100 * accuracy:.1f} % of {judged_by} right"
     where = "" if file is None else f"; they are in {file}"
     err.print(f"{len(labels)} labels{said}{where}", highlight=False, soft_wrap=True)
 
@@ -265,6 +280,13 @@ def _check_folder(folder: Path) -> None:
             f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "
             "earlier `fedsurf fit`"
         )
+
+
+def _check_table(file: Path, data: Path) -> None:
+    if file.suffix.lower() != ".csv":
+        raise ValueError(f"file: got {str(file)!r}, but it must be a .csv file by its name")
+    if file.resolve() == data.resolve():
+        raise ValueError(f"file: got {str(file)!r}, but that is the data, which would be lost")
 
 
 def _write_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:

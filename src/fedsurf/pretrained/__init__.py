@@ -7,7 +7,7 @@ optimizer = fedsurf.load_for_modules()            # the same for a ModuleModel
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -31,15 +31,18 @@ MODULE_NAMES = ("module",)
 """The optimizers of any module inside the package."""
 
 
-def load(name: str | Path = "softmax-head") -> Transferable:
+def load(name: str | Path = "softmax-head", *, argument: str = "name") -> Transferable:
     """Return a pretrained optimizer.
 
     Parameters
     ----------
     name : str or Path
         The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain` wrote.
+    argument : str
+        What an error calls it.
     """
-    return _read(name, TransferableConfig, Transferable, "a transferable optimizer")
+    with _file(name, NAMES, argument) as path:
+        return _read(path, TransferableConfig, Transferable, "a transferable optimizer")
 
 
 def load_for_modules(name: str | Path = "module") -> GradientTransfer:
@@ -51,7 +54,8 @@ def load_for_modules(name: str | Path = "module") -> GradientTransfer:
         The name of one inside the package, or a `.safetensors` file that `fedsurf pretrain-modules`
         wrote.
     """
-    return _read(name, GradientTransferConfig, GradientTransfer, "an optimizer of modules")
+    with _file(name, MODULE_NAMES) as path:
+        return _read(path, GradientTransferConfig, GradientTransfer, "an optimizer of modules")
 
 
 def card(name: str | Path = "softmax-head") -> dict[str, Any]:
@@ -60,37 +64,38 @@ def card(name: str | Path = "softmax-head") -> dict[str, Any]:
         return read_metadata(path)
 
 
-def digest(name: str | Path = "softmax-head") -> str:
+def digest(name: str | Path = "softmax-head", *, argument: str = "name") -> str:
     """Return a checksum of an optimizer's file: other weights have another one."""
-    with _file(name) as path, path.open("rb") as file:
+    with _file(name, argument=argument) as path, path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(
-    name: str | Path,
+    path: Path,
     kind: type[Config],
     make: Callable[[Config, torch.Generator], Optimizer],
     what: str,
 ) -> Optimizer:
     """Make an optimizer of the shape that a file tells, and fill it with the file's parameters."""
-    with _file(name) as path:
-        metadata = read_metadata(path)
-        try:
-            config = from_dict(kind, metadata["optimizer"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
-        optimizer = make(config, generator(0, "parameters"))
-        read_tensors(path, dict(optimizer.named_parameters()))
+    metadata = read_metadata(path)
+    try:
+        config = from_dict(kind, metadata["optimizer"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
+    optimizer = make(config, generator(0, "parameters"))
+    read_tensors(path, dict(optimizer.named_parameters()))
     return optimizer.requires_grad_(False)
 
 
-def _file(name: str | Path) -> AbstractContextManager[Path]:
+def _file(
+    name: str | Path, names: Sequence[str] = (*NAMES, *MODULE_NAMES), argument: str = "name"
+) -> AbstractContextManager[Path]:
     if isinstance(name, str) and name in (*NAMES, *MODULE_NAMES):
         return as_file(files(__name__) / f"{name}.safetensors")
     path = Path(name)
     if path.suffix != ".safetensors":
         raise ValueError(
-            f"name: got {str(name)!r}, but it must be one of {', '.join(NAMES)}, "
+            f"{argument}: got {str(name)!r}, but it must be one of {', '.join(names)}, "
             "or the path of a .safetensors file"
         )
     if not path.is_file():
