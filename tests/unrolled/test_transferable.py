@@ -13,7 +13,7 @@ from decentralised import lopsided_graph
 from served import calls
 
 from fedsurf.models import ModuleModel, SoftmaxHead
-from fedsurf.network import FaultConfig, Network, StarNetwork, with_faults
+from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, with_faults
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
@@ -289,6 +289,25 @@ def test_what_agents_hold_arrives_at_others_no_sooner_than_messages_can(features
             # A message of round `count` knows what was sent in the rounds before it.
             heard = nx.shortest_path_length(graph, 1, agent) <= count
             assert torch.equal(message[agent], other[agent]) == (not heard), (count, agent)
+
+
+def test_what_stale_agents_told_of_their_units_is_not_taken_for_a_head():
+    """With these sizes, both are messages of 49 numbers."""
+    task, sent = drawn.task(14, AGENTS, 6, 3, features=16, classes=2), []
+
+    class Watched(Network):
+        def carry(self, values, late, losses, floats):
+            sent.append((values, late))
+            return super().carry(values, late, losses, floats)
+
+    over = StaleNetwork(Watched(lopsided_graph(), "metropolis"), 2, drawn.seeded(5))
+    states(optimizer().on(SoftmaxHead(16, 2), 9, "features"), task, over)
+    plain = 2 + SHARED_ROUNDS
+    assert [values[0].numel() for values, _ in sent[:2] + sent[plain:]] == [49] * (
+        9 - SHARED_ROUNDS
+    )
+    assert torch.equal(*sent[plain]), "nothing of this kind is older"
+    assert not torch.equal(*sent[plain + 1])
 
 
 @pytest.mark.parametrize("scaling", ["whole", "features"])

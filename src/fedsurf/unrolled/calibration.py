@@ -99,10 +99,11 @@ class _Own:
 
 def _over_graph(own: _Own, network: Network) -> Standards:
     squared_means = (own.count * own.mean.square()).to(own.type)
-    message = torch.cat([own.sums(), squared_means], 1)
+    # Of another shape than what follows, lest a stale agent's be taken for it.
+    message = torch.cat([own.sums(), squared_means], 1)[:, None]
     for _ in range(CALIBRATION_ROUNDS):
         message = network.mix(message)
-    count, rest = message[:, :1], message[:, 1:]
+    count, rest = message[:, 0, :1], message[:, 0, 1:]
     centre, within, squared_means = (rest / count).chunk(3, 1)
     # A difference of squares: what is left of it may be rounding.
     noise = ROUNDING * torch.finfo(own.type).eps * centre.square()

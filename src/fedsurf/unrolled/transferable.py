@@ -255,9 +255,10 @@ class TransferableAlgorithm:
         own, own_moments = self._contribution(view, known, sketch, centred=not self.calibration)
         if not own_moments.isfinite().all():
             largest = float(task.train.x.abs().max())
+            way = "" if self.calibration else ", or with scaling='features'"
             raise ValueError(
                 f"task: got features as large as {largest:.2g}, whose squares are no numbers in "
-                f"{task.train.x.dtype}: give them in another unit, or with scaling='features'"
+                f"{task.train.x.dtype}: give them in another unit{way}"
             )
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
