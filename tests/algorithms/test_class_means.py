@@ -136,3 +136,14 @@ def test_other_models_and_tasks_are_refused():
         ClassMeans(SoftmaxHead(3, 3)).init(
             draw_task(4), Network(nx.cycle_graph(5), "metropolis"), seeded(0)
         )
+
+
+def test_a_rare_class_of_a_large_federation_is_seen_in_single_precision():
+    x = torch.zeros(2, 100_000, 2)
+    x[:, 1::2] += 1
+    y = (torch.arange(100_000) % 2).expand(2, -1).clone()
+    x[0, 0], y[0, 0] = torch.tensor([-50.0, 50.0]), 2
+    data = Examples(x, y)
+    network, head = Network(nx.path_graph(2), "metropolis"), SoftmaxHead(2, 3)
+    found = rounds(ClassMeans(head), Task(data, data, 3), network, 1).weights
+    assert head.logits(found, x[:1, :1]).argmax(2).flatten().tolist() == [2, 2]

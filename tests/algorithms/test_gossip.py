@@ -17,7 +17,14 @@ from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.class_means import ClassMeans
 from fedsurf.algorithms.gossip import averaging_step, begin_averaging, second_eigenvalue
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
+from fedsurf.network import (
+    FaultConfig,
+    GraphConfig,
+    Network,
+    StarNetwork,
+    make_graph,
+    with_faults,
+)
 
 
 def estimates(values, _weights):
@@ -169,6 +176,52 @@ def test_a_server_counts_each_agent_once_and_every_float():
         assert state.heard.nonzero().flatten().tolist() == sorted(heard)
     assert len(heard) == 10  # so that the last rounds upload nothing
     torch.testing.assert_close(state.weights[0], values.mean(0)[:2])
+
+
+class Sending(StarNetwork):
+    """A server that loses uploads as it is told to, and keeps who really sent what."""
+
+    def __init__(self, agents, lost):
+        self.lost, self.sent = lost, []
+        super().__init__(agents, None, seeded(0))
+
+    def summon(self, losses):
+        lost = torch.zeros(self.links.shape[1], dtype=torch.bool)
+        lost.reshape(2, -1)[1, self.lost[self.rounds]] = True
+        return super().summon(losses.of_links(lost, "renormalised"))
+
+
+def test_only_what_was_sent_counts_where_uploads_to_a_server_are_lost():
+    """An agent sends its statistic until it is heard, and not again."""
+    network = Sending(3, [[1], [0], [1, 2], []])
+    state = begin(draw_weights(6, 3, 5), network, accelerated=False)
+    for _ in range(4):
+        state = averaging_step(state, network, lambda found, _weights: found[:, :2])
+    assert state.heard.all()
+    # Agents 0 and 2 are heard at once, agent 1 in the second round.
+    assert network.link_floats.reshape(2, -1)[1].tolist() == [5, 2 * 5, 5]
+    network = Sending(2, [[1], [1], [1], []])
+    state = begin(draw_weights(6, 2, 5), network, accelerated=False)
+    for _ in range(4):
+        state = averaging_step(state, network, lambda found, _weights: found[:, :2])
+    assert network.link_floats.reshape(2, -1)[1].tolist() == [5, 4 * 5]
+
+
+@pytest.mark.parametrize("fault", [{"loss": 0.2}, {"stale": 3}, {"leave": 0.1}])
+def test_where_messages_are_lost_or_late_gossip_is_plain(fault):
+    """Chebyshev's polynomials are those of one S: with another one in each round they enlarge errors."""
+    values = draw_weights(8, 12, 3)
+
+    def ring():
+        return with_faults(
+            Network(nx.cycle_graph(12), "metropolis"), FaultConfig(**fault), seeded(9)
+        )
+
+    plain, asked = (
+        averaged(values, ring(), 60, accelerated=accelerated)[-1] for accelerated in (False, True)
+    )
+    assert torch.equal(plain, asked)
+    assert (plain - plain.mean(0)).norm() < 0.05 * (values - values.mean(0)).norm()
 
 
 def test_an_agent_solves_in_the_first_round_and_while_its_estimate_moves():

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedsurf.algorithms import lda
 from fedsurf.algorithms.lda import LDA, moments, split_moments
+from fedsurf.algorithms.ridge import Ridge
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
 from fedsurf.tasks.examples import Examples
@@ -138,3 +139,19 @@ def test_bad_arguments_are_refused(shrinkage):
         LDA(ModuleModel(nn.Linear(3, 3)))
     with pytest.raises(ValueError, match=r"^task: got 3 features"):
         LDA(SoftmaxHead(2, 3)).init(draw_task(4), StarNetwork(4, None, seeded(0)), seeded(0))
+
+
+@pytest.mark.parametrize("method", [LDA, Ridge])
+def test_features_whose_deviations_drown_beside_their_mean_are_refused(method):
+    task = draw_task(3, 4, train=12, dtype=torch.float32)
+    network, made = Network(nx.complete_graph(4), "metropolis"), method(SoftmaxHead(3, 3))
+
+    def moved(by, dtype=torch.float32):
+        parts = (Examples(part.x.to(dtype) + by, part.y) for part in (task.train, task.test))
+        return Task(*parts, 3)
+
+    for near in (moved(300.0), moved(1e5, torch.float64)):
+        start = made.init(near, network, seeded(0)).weights
+        assert not torch.equal(rounds(made, near, network, 1).weights, start)
+    with pytest.raises(ValueError, match=r"^task: got the feature 0 with the mean .* centre the"):
+        made.init(moved(1e5), network, seeded(0))

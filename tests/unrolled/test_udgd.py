@@ -279,3 +279,12 @@ def test_a_perceptron_does_not_mix_agents():
     for agent in range(5):
         alone = perceptron(values[agent : agent + 1], batch[agent : agent + 1])
         torch.testing.assert_close(together[agent : agent + 1], alone)
+
+
+def test_a_task_of_another_precision_is_refused_and_named():
+    task, network = draw_task(0, 4), Network(nx.cycle_graph(4))
+    made = UDGD(SoftmaxHead(3, 3), UDGDConfig(layers=2, batch_size=3), seeded(0))
+    with pytest.raises(ValueError, match=r"^task: got features in torch\.float64, but .*float32"):
+        made.init(task, network, seeded(0))
+    state = made.double().init(task, network, seeded(0))
+    assert made.step(state, task, network, seeded(0)).weights.dtype == torch.float64

@@ -102,6 +102,23 @@ def check_head_fits(model: SoftmaxHead, task: Task) -> None:
         )
 
 
+def check_offset(task: Task, method: str) -> None:
+    """Raise where features lie so far from zero that their covariance drowns in rounding.
+
+    It is a difference of second moments, and these are rounded to a share of the squared mean.
+    """
+    x = task.train.pooled().x[0].double()
+    variance, offset = x.var(0, correction=0), x.mean(0).square()
+    lost = (variance > 0) & (torch.finfo(task.train.x.dtype).eps * offset > variance / 2)
+    if lost.any():
+        place = int(lost.nonzero()[0])
+        raise ValueError(
+            f"task: got the feature {place} with the mean {float(x[:, place].mean()):.4g} and the "
+            f"deviation {float(variance[place].sqrt()):.2g} in {task.train.x.dtype}, but {method} sees "
+            "no deviations so small beside the mean: centre the features, or give them in float64"
+        )
+
+
 def class_sums(examples: Examples, classes: int) -> Tensor:
     """Return each agent's sums of features by class, then its counts, `[agents, classes · (p + 1)]`."""
     labels = functional.one_hot(examples.y, classes).to(examples.x.dtype)
@@ -123,7 +140,7 @@ def seen_classes(counts: Tensor) -> Tensor:
     Counts are below zero here and there in the first rounds of accelerated gossip: such a class is
     not known yet.
     """
-    rounding = 100 * torch.finfo(counts.dtype).eps
+    rounding = 8 * torch.finfo(counts.dtype).eps
     return counts > rounding * counts.sum(1, keepdim=True).clamp(min=0)
 
 

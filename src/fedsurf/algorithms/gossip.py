@@ -13,6 +13,8 @@ with λ the second largest absolute eigenvalue of S, which the agents know of th
 set-up on. The distance from the average falls to 1/T_k(1/λ) of its start after k rounds, with T_k
 Chebyshev's polynomial, where plain gossip gets to λ^k. With λ = 0 the two are the same. On the way
 there, the accelerated estimates weigh some agents negatively: they are averages only in the end.
+All this takes the same S in every round. Where messages are lost or late, the acceleration would
+enlarge what goes wrong in a round: there, gossip is plain.
 
 Through a server, each agent's statistic is counted once: the server calls agents, those that it has
 not heard yet upload theirs, and its estimate is the mean of all that it has heard so far.
@@ -99,7 +101,8 @@ def begin_averaging(
         A star, or a graph with a symmetric S whose rows sum to 1 (`metropolis`); anything else is
         an error.
     accelerated : bool
-        Chebyshev's acceleration instead of plain gossip; through a server it changes nothing.
+        Chebyshev's acceleration instead of plain gossip; through a server, and on a network with
+        faults, it changes nothing.
     """
     heard = torch.zeros(len(statistics), dtype=torch.bool)
     if network.server:
@@ -112,7 +115,7 @@ def begin_averaging(
         values=statistics,
         previous=statistics,
         relaxation=1.0,
-        contraction=second_eigenvalue(network) if accelerated else 0.0,
+        contraction=second_eigenvalue(network) if accelerated and network.reliable else 0.0,
         heard=heard,
     )
 
@@ -164,8 +167,8 @@ def _through_server(state: AveragingState, network: Network, solve: Solve) -> Av
     called = network.call()
     fresh = called[~state.heard[called]]
     values, heard, server = state.values, state.heard, state.weights[:1]
+    uploaded = network.upload(values[1 + fresh], fresh, among=~heard)
     if len(fresh):
-        uploaded = network.upload(values[1 + fresh], fresh)
         known = int(heard.sum())
         total = known * values[0] + uploaded.sum(0)
         estimate = (total / (known + len(fresh)))[None]

@@ -22,6 +22,7 @@ from fedsurf.algorithms.checks import own_state
 from fedsurf.algorithms.class_means import (
     check_head,
     check_head_fits,
+    check_offset,
     class_means,
     class_sums,
     head_weights,
@@ -83,6 +84,7 @@ class LDA:
         """Draw W_0, sum up the own examples."""
         check_fits(task, network)
         check_head_fits(self.model, task)
+        check_offset(task, "LDA")
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         statistics = moments(task.train, task.classes)
         return begin_averaging(weights, statistics, network, accelerated=self.accelerated)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
 from fedsurf.algorithms.checks import own_state
-from fedsurf.algorithms.class_means import check_head, check_head_fits
+from fedsurf.algorithms.class_means import check_head, check_head_fits, check_offset
 from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_averaging
 from fedsurf.algorithms.lda import in_groups, moments, solve_positive, split_moments
 from fedsurf.models import SoftmaxHead
@@ -67,6 +67,7 @@ class Ridge:
         """Draw W_0, sum up the own examples."""
         check_fits(task, network)
         check_head_fits(self.model, task)
+        check_offset(task, "ridge regression")
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         statistics = moments(task.train, task.classes)
         return begin_averaging(weights, statistics, network, accelerated=self.accelerated)

@@ -96,13 +96,13 @@ class FaultyNetwork(Network):
         """Disturb the round, and let the inner network begin it."""
         return self.inner.summon(self._lose(losses) if self.active else losses)
 
-    def download(self, value: Tensor, agents: Tensor) -> Tensor:
+    def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[…]` to the given agents: `[agents, …]`."""
-        return self.inner.download(value, agents)
+        return self.inner.download(value, agents, among)
 
-    def upload(self, values: Tensor, agents: Tensor) -> Tensor:
+    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the given agents' `values[agents, …]` to the server."""
-        return self.inner.upload(values, agents)
+        return self.inner.upload(values, agents, among)
 
     def _begin(self) -> None:
         """Forget the run before, and draw what stays the same in this one."""
@@ -174,10 +174,10 @@ class StaleNetwork(FaultyNetwork):
         self._sent[kind] = current
         return sent if before is None else sent.index_copy(0, rows, before)
 
-    def upload(self, values: Tensor, agents: Tensor) -> Tensor:
+    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the given agents' `values[agents, …]` to the server; the stale ones' are late."""
         if not self.active:
-            return self.inner.upload(values, agents)
+            return self.inner.upload(values, agents, among)
         place = self._place[agents]
         late = (place >= 0).nonzero().flatten()
         place = place[late]
@@ -192,7 +192,7 @@ class StaleNetwork(FaultyNetwork):
         )
         late = late[known[place]]
         sent = values.index_copy(0, late, memory[self._place[agents[late]]])
-        return self.inner.upload(sent, agents)
+        return self.inner.upload(sent, agents, among)
 
 
 class LossyNetwork(FaultyNetwork):

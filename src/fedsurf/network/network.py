@@ -140,11 +140,21 @@ class Network:
         """Do the work of `call`, with the losses of this round; networks with faults call it."""
         raise ValueError(self._no_server())
 
-    def download(self, value: Tensor, agents: Tensor) -> Tensor:  # noqa: ARG002
+    def download(
+        self,
+        value: Tensor,  # noqa: ARG002
+        agents: Tensor,  # noqa: ARG002
+        among: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Send a server's `value[…]` to the given agents; see `StarNetwork`."""
         raise ValueError(self._no_server())
 
-    def upload(self, values: Tensor, agents: Tensor) -> Tensor:  # noqa: ARG002
+    def upload(
+        self,
+        values: Tensor,  # noqa: ARG002
+        agents: Tensor,  # noqa: ARG002
+        among: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Send the given agents' `values[agents, …]` to a server; see `StarNetwork`."""
         raise ValueError(self._no_server())
 
@@ -282,23 +292,29 @@ class StarNetwork(Network):
         self._unheard = drawn[~arrive & ~away & ~lost_down]
         return drawn[arrive]
 
-    def download(self, value: Tensor, agents: Tensor) -> Tensor:
+    def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[…]` to the given agents: `[agents, …]`.
 
-        What it sent to those of this round's whom it did not reach counts, too.
+        What it sent to those of this round's whom it did not reach counts, too: to all of them, or to
+        those `among`, bool `[agents]`, to whom it has to send this.
         """
-        reached = torch.cat([agents, self._unreached])
+        reached = torch.cat([agents, _some(self._unreached, among)])
         self._count(self.links[0] == 0, self.links[1], reached, value.numel())
         return value.expand(len(agents), *value.shape)
 
-    def upload(self, values: Tensor, agents: Tensor) -> Tensor:
+    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the given agents' `values[agents, …]` to the server.
 
-        What those of this round's sent whom it did not hear counts, too.
+        What those of this round's sent whom it did not hear counts, too: of all of them, or of those
+        `among`, bool `[agents]`, who have to send this.
         """
-        sending = torch.cat([agents, self._unheard])
-        self._count(self.links[1] == 0, self.links[0], sending, values[0].numel())
+        sending = torch.cat([agents, _some(self._unheard, among)])
+        self._count(self.links[1] == 0, self.links[0], sending, values.shape[1:].numel())
         return values
 
     def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
         self._link_floats += size * (direction & torch.isin(ends, 1 + agents))
+
+
+def _some(agents: Tensor, among: Tensor | None) -> Tensor:
+    return agents if among is None else agents[among[agents]]

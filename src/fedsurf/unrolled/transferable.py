@@ -377,7 +377,8 @@ class TransferableAlgorithm:
     ) -> TransferState:
         called = network.call()
         if self.calibration:
-            network.download(state.standards, called[~state.told[called]])
+            new = ~state.told
+            network.download(state.standards, called[new[called]], among=new)
         message = [state.fitted[0], state.sums[0], state.progress[0], state.moments[0]]
         sizes = [len(part) for part in message]
         received = network.download(torch.cat(message), called)

@@ -112,7 +112,13 @@ class UDGD(nn.Module):
                 f"task: got {task.features} features and {task.classes} classes, but this optimizer "
                 f"was made for {self.model.features} and {self.model.classes}"
             )
-        return State(self.start.draw(network, self.model, generator, task.train.x.dtype))
+        found, wanted = task.train.x.dtype, next(self.parameters()).dtype
+        if found != wanted:
+            raise ValueError(
+                f"task: got features in {found}, but this optimizer is in {wanted}: convert the task, or "
+                "the optimizer with .to(dtype)"
+            )
+        return State(self.start.draw(network, self.model, generator, found))
 
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Apply the next layer, each agent with a mini-batch of its own."""
