@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## create the environment and install fedsurf into it
 
-demo: $(STAMP) ## meta-train U-DGD on embedded images, compare it with DGD, write a figure
+demo: $(STAMP) ## the pretrained optimizer on digits, then meta-train U-DGD; tables and figures
 	$(BIN)/fedsurf demo
 
 test: $(STAMP) ## run the tests

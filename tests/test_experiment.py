@@ -16,8 +16,9 @@ import torch
 from experiments import CONFIG, features
 from killed import contents
 
+from fedsurf.comparison import evaluate
 from fedsurf.experiment import Experiment, ExperimentConfig
-from fedsurf.files import CheckpointError, read_metadata
+from fedsurf.files import CheckpointError, only_one, read_metadata
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining
@@ -322,7 +323,9 @@ def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
         }
     }
     deeper = spoilt("deeper", change_config(**other))
-    with pytest.raises(CheckpointError, match=r"deeper/best\.safetensors: lacks the tensors"):
+    with pytest.raises(
+        CheckpointError, match=r"deeper: config\.json is not what .* optimizer\.layers"
+    ):
         Experiment.load(deeper, data)
     half_state = spoilt("half-state", truncate("state-00000010/first_moments.safetensors"))
     with pytest.raises(CheckpointError, match=r"first_moments\.safetensors: truncated"):
@@ -363,3 +366,29 @@ def test_an_experiment_builds_what_its_configuration_names(data):
     assert (task.agents, task.classes) == (4, 3)
     default = ExperimentConfig()
     assert (default.task.agents, default.optimizer.layers, default.surf.tasks) == (100, 10, 600)
+
+
+def test_a_run_is_not_written_by_two_at_once(tmp_path, data):
+    with (
+        only_one(tmp_path / "run"),
+        pytest.raises(FileExistsError, match=r"run: another process is writing"),
+    ):
+        Experiment(CONFIG, data).train(tmp_path / "run")
+    Experiment(CONFIG, data).train(tmp_path / "run")
+
+
+def test_validations_that_are_none_are_named(whole, data, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole[0], copy)
+    (progress,) = copy.glob("state-*/progress.json")
+    for content in ("{}", "[1]", '[{"step": 1}]'):
+        progress.write_text(content)
+        with pytest.raises(CheckpointError, match=r"progress\.json: damaged"):
+            Experiment(CONFIG, data).train(copy, resume=True)
+
+
+def test_dgd_mixes_averages_where_the_run_does_not(data):
+    config = replace(CONFIG, network=replace(CONFIG.network, shift="laplacian"))
+    found = evaluate(Experiment(config, data), tasks=2, rounds=(20,))
+    assert found.classical[0].diverged == [None, None]
+    assert found.classical[0].disagreement[:, -1].max() < 100

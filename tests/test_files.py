@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from fedsurf.files import (
     CheckpointError,
+    filled_folder,
     new_folder,
     read_json,
     read_metadata,
@@ -211,3 +212,27 @@ def test_json_that_is_damaged_or_missing_is_an_error_that_names_it(tmp_path):
     write_json(path, {"a": [1, None, "é"]})
     assert read_json(path) == {"a": [1, None, "é"]}
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": [1, None, "é"]}
+
+
+def test_tensors_for_which_there_is_no_space_are_an_error_that_names_the_file(tmp_path):
+    with full_disk(), pytest.raises(OSError, match=r"large\.safetensors: cannot be written"):
+        write_tensors(tmp_path / "large.safetensors", {"a": torch.zeros(10_000)}, {})
+    assert not any(path.name == "large.safetensors" for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_folder_is_filled_with_all_files_or_none(tmp_path, new):
+    folder = tmp_path / "folder"
+    if not new:
+        folder.mkdir()
+        (folder / "a").write_text("old")
+    with suppress(RuntimeError), filled_folder(folder) as temporary:
+        (temporary / "a").write_text("half")
+        raise RuntimeError
+    assert folder.exists() != new
+    assert [path.read_text() for path in folder.rglob("*")] == ([] if new else ["old"])
+    with filled_folder(folder) as temporary:
+        for name in "ab":
+            (temporary / name).write_text("new")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "new", "b": "new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

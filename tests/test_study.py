@@ -131,6 +131,48 @@ def test_tuned_settings_survive_their_file(tmp_path: Path) -> None:
     assert read_tuned(tmp_path / "tuned.json") == {"dgd": tuned}
 
 
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda content: [content], "not a file that"),
+        (lambda content: {**content, "study": [1]}, "not a file that"),
+        (lambda content: {**content, "methods": {"dgd": {"best": {}, "trials": []}}}, "not a file"),
+        (
+            lambda content: {
+                **content,
+                "methods": {"dgd": {**content["methods"]["dgd"], "best": {"step_size": 0.001}}},
+            },
+            "as the best settings of dgd, but the trial with the highest score has",
+        ),
+    ],
+)
+def test_a_tuned_file_that_was_spoilt_is_named(tmp_path: Path, capsys, spoil, message) -> None:
+    study, file = Study(SMALL), tmp_path / "tuned.json"
+    tuned = study.tune(method_named("dgd"), TuneConfig(trials=2, tasks=1, rounds=5))
+    write_tuned(file, {"dgd": tuned}, SMALL, TuneConfig())
+    file.write_text(json.dumps(spoil(json.loads(file.read_text()))))
+    command = ["compare", "digits", "--tasks", "1", "--rounds", "2", "--methods", "dgd"]
+    assert run_command([*command, "--tuned", str(file), "--folder", str(tmp_path / "study")]) == 1
+    said = capsys.readouterr().err
+    assert "tuned.json" in said
+    assert message in said.replace("\n", "")
+
+
+def test_methods_that_two_processes_tune_are_both_kept(tmp_path: Path, monkeypatch) -> None:
+    file, tune = tmp_path / "tuned.json", Study.tune
+    command = ["tune", "digits", "--tasks", "1", "--file", str(file), "--budget.trials", "1"]
+    command += ["--budget.tasks", "1", "--budget.rounds", "3", "--methods"]
+
+    def meanwhile(study, method, *rest):
+        monkeypatch.setattr(Study, "tune", tune)
+        assert run_command([*command, "extra"]) == 0
+        return tune(study, method, *rest)
+
+    monkeypatch.setattr(Study, "tune", meanwhile)
+    assert run_command([*command, "dgd"]) == 0
+    assert set(read_tuned(file)) == {"dgd", "extra"}
+
+
 def test_log_ranges_are_covered_evenly_in_the_logarithm() -> None:
     random = generator(0, "range")
     drawn = torch.tensor([LogRange(0.01, 100.0).draw(random) for _ in range(2000)])
@@ -286,6 +328,22 @@ def test_a_file_tuned_otherwise_is_not_added_to(
     assert "tuned over a regular graph" in capsys.readouterr().err
 
 
+def test_an_operator_that_does_not_average_is_refused() -> None:
+    study = Study(replace(SMALL, network=replace(SMALL.network, shift="laplacian")))
+    with pytest.raises(
+        ValueError, match=r"^network\.shift: got 'laplacian', .* dgd mixes averages"
+    ):
+        study.run(DGD)
+
+
+def test_the_settings_of_an_entrant_are_those_that_it_runs_with() -> None:
+    study = Study(replace(SMALL, seeds=(0, 1)))
+    large = Entrant("DGD", "dgd", {"step_size": 0.3, "batch_size": 1000})
+    assert study.settled(large).settings == {"step_size": 0.3, "batch_size": None}
+    assert study.settled(DGD) == DGD
+    assert same(study.run(large), study.run(DGD))
+
+
 def test_a_batch_larger_than_an_agents_data_becomes_all_of_it() -> None:
     few = replace(SMALL, task=replace(SMALL.task, train_examples=4))
     wanted = Study(few).run(replace(DGD, settings={"step_size": 0.3, "batch_size": 10}))
@@ -312,6 +370,10 @@ def test_divergence_is_told_to_the_round() -> None:
     )
     assert runs.diverged == [33]
     assert int(runs.rounds[0, -1]) == 60
+    every = study_module.run_all(
+        BreaksAt33(study.model), study.test_tasks(0), study.network(0), 200
+    )
+    assert every.rounds[0].tolist() == list(range(201)), "by whole numbers, not by rounded shares"
 
 
 def test_a_run_is_shown_at_its_end_wherever_that_is() -> None:

@@ -230,6 +230,9 @@ def tune(
     for method in wanted:
         with bar(f"tuning {method.name}", budget.trials) as advance:
             found[method.name] = study.tune(method, budget, advance)
+        if file.exists():  # another process may have tuned another method meanwhile
+            check_tuned_for(file, config, budget)
+            found = {**read_tuned(file), method.name: found[method.name]}
         write_tuned(file, found, config, budget)
     if json:
         print_json({name: one.to_dict() for name, one in found.items()})
@@ -342,6 +345,7 @@ def _compare(
         Entrant(method.title, method.name, _settings_of(method, settings))
         for method in study.methods(methods)
     ]
+    entrants = [study.settled(entrant) for entrant in entrants]
     bar = opener(err)
     total = len(config.seeds) * config.tasks
     results = []
@@ -443,7 +447,10 @@ def _evaluate(
         experiment = Experiment.load(run)
         limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
         result = comparing.evaluate(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
-        write_json(run / "evaluation.json", result.to_dict())
+        try:
+            write_json(run / "evaluation.json", result.to_dict())
+        except OSError as error:  # a folder of someone else's: the result is shown all the same
+            err.print(f"evaluation.json was not written: {error}", highlight=False, soft_wrap=True)
         results.append((run, experiment.config, result))
     if not as_json:
         for run, config, result in results:

@@ -6,7 +6,7 @@ tuned, for each number of rounds that it is given, on tasks of the validation po
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.evaluation import Trajectories, recorded_steps, run_all
 from fedsurf.experiment import Experiment
+from fedsurf.network import Network
 from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.surf.descent import slack
 from fedsurf.surf.unrolling import unroll
@@ -137,6 +138,7 @@ def evaluate(
     test, tuning = experiment.test_tasks(tasks), experiment.tuning_tasks(tuning_tasks)
     seed, weighting = experiment.config.seed, experiment.config.surf.weighting
     optimizer, network = experiment.optimizer, experiment.network
+    averaging = _averaging_network(experiment)
     with progress(f"{optimizer.name} on {tasks} meta-test tasks", tasks) as advance:
         unrolled = run_all(
             optimizer,
@@ -156,7 +158,7 @@ def evaluate(
             runs = run_all(
                 method,
                 test,
-                network,
+                averaging,
                 count,
                 seed=seed,
                 weighting=weighting,
@@ -210,11 +212,12 @@ def tune_dgd(
 ) -> float:
     """Return the step with which DGD's pooled accuracy after `rounds` rounds is best."""
     best, best_accuracy = STEP_SIZES[0], -1.0
+    network = _averaging_network(experiment)
     for size in STEP_SIZES:
         runs = run_all(
             _dgd(experiment, size),
             tasks,
-            experiment.network,
+            network,
             rounds,
             seed=experiment.config.seed,
             weighting=experiment.config.surf.weighting,
@@ -225,6 +228,15 @@ def tune_dgd(
             best, best_accuracy = size, accuracy
         advance()
     return best
+
+
+def _averaging_network(experiment: Experiment) -> Network:
+    """Return the run's network; where its S does not average, as DGD's must, with one that does."""
+    config = experiment.config
+    if config.network.shift != "laplacian":
+        return experiment.network
+    averaging = replace(config, network=replace(config.network, shift="metropolis"))
+    return Experiment(averaging).network
 
 
 def _dgd(experiment: Experiment, step_size: float) -> DGD:

@@ -133,8 +133,9 @@ def run(
             continue
         if diverged_at:
             # The first such record tells when it stopped, the others when they would have been.
-            share = 1.0 if not records or not math.isnan(records[-1][2]) else step / diverged_at
-            rounds, floats = int(network.rounds * share), int(network.floats * share)
+            first = not records or not math.isnan(records[-1][2])
+            count = diverged_at if first else step
+            rounds, floats = (n * count // diverged_at for n in (network.rounds, network.floats))
             records.append((rounds, floats, *[float("nan")] * 5))
         else:
             records.append(_record(algorithm.model, state, task, network, weighting))

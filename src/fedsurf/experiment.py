@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.configuration import to_dict
+from fedsurf.files import only_one
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.meta_training import MetaTraining, SurfConfig
 from fedsurf.surf.problems import FixedProblems
-from fedsurf.surf.running import Observer, meta_train, open_run, read_run_config
+from fedsurf.surf.running import (
+    Observer,
+    check_trained_with,
+    meta_train,
+    open_run,
+    read_run_config,
+)
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
@@ -117,20 +124,23 @@ class Experiment:
         dict
             The metadata of the best optimizer: configuration, rule, validation.
         """
-        folder = RunFolder(path)
-        open_run(folder, self.config, resume=resume)
-        surf = self.config.surf
-        self.__dict__.pop("optimizer", None)  # start from θ as drawn, whatever was trained before
-        problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
-        training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
-        return meta_train(training, folder, to_dict(self.config), observers)
+        with only_one(path):
+            folder = RunFolder(path)
+            open_run(folder, self.config, resume=resume)
+            surf = self.config.surf
+            self.__dict__.pop(
+                "optimizer", None
+            )  # start from θ as drawn, whatever was trained before
+            problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
+            training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
+            return meta_train(training, folder, to_dict(self.config), observers)
 
     @staticmethod
     def load(path: Path, features: Features | None = None) -> "Experiment":
         """Load a run: its experiment, with the best meta-trained parameters in the optimizer."""
         folder = RunFolder(path)
         config = read_run_config(folder, ExperimentConfig)
-        folder.best_metadata()
+        check_trained_with(folder, to_dict(config))
         experiment = Experiment(config, features)
         folder.read_best(experiment.optimizer)
         return experiment

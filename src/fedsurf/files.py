@@ -82,6 +82,28 @@ def filled_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Raise if another process is in such a block with the same folder; where files can be locked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileExistsError(
+                f"{folder}: another process is writing into this folder; wait for it, or choose another"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
     with replacing(path) as temporary:
@@ -102,8 +124,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write tensors with JSON metadata as safetensors, whole or not at all."""
     plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        # One key only: safetensors writes several in random order, and equal files should be equal.
-        save_file(plain, temporary, {"fedsurf": json.dumps(metadata)})
+        try:
+            # One key only: safetensors writes several in random order, and equal files should be equal.
+            save_file(plain, temporary, {"fedsurf": json.dumps(metadata)})
+        except SafetensorError as error:  # a full disk
+            raise OSError(f"{path}: cannot be written ({error})") from error
 
 
 def read_metadata(path: Path) -> dict[str, Any]:

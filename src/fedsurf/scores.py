@@ -77,8 +77,9 @@ def score(
     """Summarise an entrant's runs, given the centralised accuracy `ceiling[runs]`."""
     accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
     shown = {}
+    taken = runs.rounds.amax(0)  # a run that diverged tells when it did
     for count in rounds:
-        column = _column(runs.rounds[0], count)
+        column = _column(taken, count)
         if column is not None:
             values = accuracy[:, column]
             shown[count] = (float(values.mean()), finite(standard_error(values)))
@@ -87,7 +88,7 @@ def score(
     return Score(
         runs.name,
         shown,
-        (int(runs.rounds[0, -1]), float(last.mean()), finite(standard_error(last))),
+        (int(taken[-1]), float(last.mean()), finite(standard_error(last))),
         float(last.std()) if len(last) > 1 else None,
         (float(below.mean()), finite(standard_error(below))),
         float(runs.floats[:, -1].double().mean()) / agents,

@@ -28,6 +28,7 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.running import check_trained_with, read_run_config
 from fedsurf.tasks.dataset import checksum
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
@@ -238,6 +239,13 @@ class Study:
         self._write("centralised", key, {"accuracy": accuracy})
         return accuracy
 
+    def settled(self, entrant: Entrant) -> Entrant:
+        """Return an entrant with the settings that it runs with: batches that all agents can fill."""
+        if entrant.method is None:
+            return entrant
+        tasks = [task for seed in self.config.seeds for task in self.test_tasks(seed)]
+        return replace(entrant, settings=with_batches_that_fit(entrant.settings, tasks))
+
     def _prepare(self, entrant: Entrant, seed: int) -> tuple[Algorithm, Network, int]:
         if entrant.run is not None:
             try:
@@ -259,8 +267,13 @@ class Study:
             raise ValueError(
                 f"entrant: got {entrant.label!r} with neither a method nor a trained optimizer"
             )
+        if self.config.network.shift == "laplacian":
+            raise ValueError(
+                f"network.shift: got 'laplacian', which does not average, but {entrant.method} mixes "
+                "averages: use 'metropolis' or 'adjacency'"
+            )
         method = method_named(entrant.method)
-        settings = with_batches_that_fit(entrant.settings, self.test_tasks(seed))
+        settings = self.settled(entrant).settings
         algorithm = method.make(self.model, self.start, settings)
         return algorithm, self.network(seed), self.config.rounds
 
@@ -299,8 +312,7 @@ class Study:
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}
         folder = RunFolder(entrant.run)
-        folder.read_config()
-        folder.best_metadata()
+        check_trained_with(folder, to_dict(read_run_config(folder, ExperimentConfig)))
         with folder.best.open("rb") as file:
             return {"run": hashlib.file_digest(file, "sha256").hexdigest()}
 

@@ -116,11 +116,16 @@ def read_tuned(path: Path) -> dict[str, Tuned]:
     try:
         for name, one in read_json(path)["methods"].items():
             rows = [dict(row) for row in one["trials"]]
-            trials = [Trial(score=float(row.pop("score")), settings=row) for row in rows]
-            found[name] = Tuned(name, trials)
+            trials = [Trial(score=row.pop("score") + 0.0, settings=row) for row in rows]
+            found[name] = Tuned(name, sorted(trials, key=lambda trial: -trial.score))
             method_named(name).check(found[name].best)
+            if one["best"] != found[name].best:
+                raise CheckpointError(
+                    f"{path}: got {one['best']} as the best settings of {name}, but the trial with the "
+                    f"highest score has {found[name].best}"
+                )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote") from error
+        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote ({error})") from error
     return found
 
 
@@ -129,7 +134,7 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
 
     What a study's size is (rounds, tasks, seeds) may differ.
     """
-    content = read_json(path)
+    content = _content(path)
     sizes = ("rounds", "tasks", "seeds")
     theirs = {k: v for k, v in content.get("study", {}).items() if k not in sizes}
     mine = {k: v for k, v in to_dict(study).items() if k not in sizes}
@@ -145,12 +150,20 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
 
 def check_tuned_through(path: Path, *, server: bool) -> None:
     """Raise if settings that were tuned through a server are meant for a graph, or the other way round."""
-    kind = read_json(path).get("study", {}).get("network", {}).get("graph", {}).get("kind")
+    kind = _content(path)["study"].get("network", {}).get("graph", {}).get("kind")
     if (kind == "star") != server:
         raise ValueError(
             f"tuned: got {path}, tuned over a {kind} graph, "
             f"but the study is {'a star' if server else 'no star'}"
         )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    parts = ("study", "budget", "methods")
+    if not isinstance(content, dict) or not all(isinstance(content.get(p), dict) for p in parts):
+        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote")
+    return content
 
 
 def with_batches_that_fit(

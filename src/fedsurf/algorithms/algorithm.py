@@ -4,6 +4,7 @@ An algorithm sees its own agents' rows and `network.mix`, nothing else of the ne
 written against this interface, it is decentralised.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,14 @@ class Start:
 
     mean: float = 0.0
     deviation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.mean):
+            raise ValueError(f"mean: got {self.mean}, but weights start at a finite number")
+        if not 0 <= self.deviation < math.inf:
+            raise ValueError(
+                f"deviation: got {self.deviation}, but it must be a finite number, at least 0"
+            )
 
     def draw(
         self,

@@ -62,9 +62,10 @@ def fit(
         agents: How many agents rows are dealt to; by default 10, fewer if the rows are few.
         graph: Who talks to whom; star is through a server.
         degree: Neighbours of each agent (regular, small-world).
-        probability: Chance of a link (erdos-renyi), or of rewiring one (small-world).
-        reporting: How many agents the server calls in a round (star).
-        rounds: Rounds of communication in all.
+        probability: Chance of a link (erdos-renyi; by default 0.1 or 2 ln(n)/n, whichever is larger),
+            or of rewiring one (small-world; by default 0.1).
+        reporting: How many agents the server calls in a round (star); all by default.
+        rounds: Rounds of communication in all, 3 to 200; without standardising from 1 on.
         standardize: Standardise the features, by two of the rounds.
         batch_size: How many of its rows, drawn anew in every round, an agent works with; all by
             default, which is more accurate.

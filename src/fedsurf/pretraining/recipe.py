@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.configuration import to_dict
-from fedsurf.files import write_tensors
+from fedsurf.files import only_one, write_tensors
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
@@ -95,8 +95,13 @@ def train_into(
 ) -> dict[str, Any]:
     """Meta-train by a recipe into a folder that ends with the weights; return what validation said."""
     folder, stored = RunFolder(path), to_dict(recipe)
-    open_run(folder, recipe, resume=resume)
-    best = meta_train(training, folder, stored, observers)
-    about = {"optimizer": stored["optimizer"], "recipe": stored, "validation": best["validation"]}
-    write_tensors(path / WEIGHTS, dict(training.optimizer.named_parameters()), about)
+    with only_one(path):
+        open_run(folder, recipe, resume=resume)
+        best = meta_train(training, folder, stored, observers)
+        about = {
+            "optimizer": stored["optimizer"],
+            "recipe": stored,
+            "validation": best["validation"],
+        }
+        write_tensors(path / WEIGHTS, dict(training.optimizer.named_parameters()), about)
     return best

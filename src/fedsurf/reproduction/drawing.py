@@ -124,7 +124,9 @@ def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
     if panel.log_y:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(FuncFormatter(_some))
+        bottom, top = axis.get_ylim()
+        # Within part of a decade there may be neither a 2 nor a 5.
+        axis.yaxis.set_minor_formatter("{x:g}" if top < 4 * bottom else FuncFormatter(_some))
     if panel.percent:
         axis.set_ylim(0, 105 if panel.value == "relative_accuracy" else 100)
     if panel.title:

@@ -109,7 +109,7 @@ def deviations(config: ExperimentConfig) -> list[str]:
     for part in ("optimizer", "surf"):
         theirs, mine = to_dict(getattr(paper, part)), to_dict(getattr(config, part))
         if part == "surf":
-            for name in ("validate_every", "validation_tasks"):
+            for name in ("steps", "validate_every", "validation_tasks"):  # of which it says nothing
                 mine[name] = theirs[name]
             mine["descent"]["constrained"] = theirs["descent"]["constrained"]
         found += differences(theirs, mine)

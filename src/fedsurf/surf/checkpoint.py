@@ -117,10 +117,18 @@ class RunFolder:
             return []
         newest = states[-1]
         progress = read_json(newest / "progress.json")
+        if not isinstance(progress, list):
+            raise CheckpointError(f"{newest / 'progress.json'}: damaged, it is not a list")
         for group, tensors in training.state().items():
             read_tensors(newest / f"{group}.safetensors", tensors)
+        try:
+            records = [ValidationRecord(**record) for record in progress]
+        except TypeError as error:
+            raise CheckpointError(
+                f"{newest / 'progress.json'}: damaged, it holds no validations ({error})"
+            ) from error
         training.step_count = int(newest.name.removeprefix("state-"))
-        return [ValidationRecord(**record) for record in progress]
+        return records
 
     def write_log(self, records: list[ValidationRecord], rules: dict[int, str]) -> None:
         """Write the log anew: each validation, and the rule by which it became the best, if it did."""

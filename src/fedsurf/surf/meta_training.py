@@ -68,7 +68,8 @@ class SurfConfig:
     steps: int = 3000
     """Meta-training steps; each takes one task."""
     tasks: int = 600
-    """The number of different meta-training tasks, the paper's Q."""
+    """The number of different meta-training tasks, the paper's Q; the pretraining commands draw a new
+    problem in every step instead, and do not look at this."""
     learning_rate: float = 1e-2
     """Adam's learning rate μ_θ."""
     final_learning_rate: float | None = None
@@ -245,6 +246,10 @@ class MetaTraining:
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
+        if config.final_learning_rate is not None and not config.final_learning_rate >= 0:
+            raise ValueError(
+                f"final_learning_rate: got {config.final_learning_rate}, but it must be at least 0"
+            )
         self._adam = FactoredAdam(
             optimizer.parameters(),
             lr=config.learning_rate,

@@ -37,6 +37,18 @@ def read_run_config(folder: RunFolder, kind: type[Config]) -> Config:
         raise CheckpointError(f"{folder.path}: {error}") from error
 
 
+def check_trained_with(folder: RunFolder, config: dict[str, Any]) -> None:
+    """Raise unless the best optimizer of a run was trained with the configuration beside it."""
+    stored = folder.best_metadata().get("config")
+    found = differences(stored, config) if isinstance(stored, dict) else ["all of it"]
+    found = [name for name in found if name != "data.folder"]  # data may move
+    if found:
+        raise CheckpointError(
+            f"{folder.path}: config.json is not what best.safetensors was trained with; they differ in "
+            f"{', '.join(found)}"
+        )
+
+
 def open_run(folder: RunFolder, config: Any, *, resume: bool) -> None:
     """Begin a run in a folder, or find that it holds one of the same configuration to go on with."""
     if folder.is_new():
