@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import save_file
 from torch import zeros
 
+from fedsurf import __version__, cli
 from fedsurf.cli import run
 
 TINY = ["--surf.steps", "6", "--surf.validate-every", "3", "--surf.validation-tasks", "3"]
@@ -184,3 +185,28 @@ def test_every_kind_of_network_trains(tmp_path: Path, kind: str) -> None:
 def test_a_single_agent_without_communication_trains(tmp_path: Path) -> None:
     options = ["--task.agents", "1", "--optimizer.filter-order", "0"]
     assert run(["train", "smoke", "--folder", str(tmp_path / "run"), *TINY, *options]) == 0
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedsurf {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train", "smoke"], "--resume goes on"),
+        (["compare", "digits"], "the same command goes on"),
+        (["fit", "data.csv"], ""),
+    ],
+)
+def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command, said):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.app, "cli", interrupt)
+    assert run(command) == 130
+    error = capsys.readouterr().err.replace("\n", "")
+    assert error.startswith("interrupted")
+    assert said in error
+    assert ("goes on" in error) == bool(said)

@@ -16,8 +16,8 @@ import tyro
 from rich.logging import RichHandler
 from torch import Tensor
 
+from fedsurf import __version__, plots, tables
 from fedsurf import comparison as comparing
-from fedsurf import plots, tables
 from fedsurf.algorithms.checks import check_batch_size
 from fedsurf.commands.audit import audit
 from fedsurf.commands.certify import certify
@@ -499,6 +499,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
+    if arguments == ["--version"]:
+        out.print(f"fedsurf {__version__}", highlight=False)
+        return 0
     try:
         app.cli(
             prog="fedsurf",
