@@ -304,3 +304,25 @@ def test_a_hidden_layer_learns_digits_by_dgd_over_a_ring(digits):
     after = model.accuracy(state.weights, test).mean()
     assert before < 0.3
     assert after > 0.8
+
+
+@pytest.mark.parametrize("part", [nn.Dropout(0.5), nn.BatchNorm1d(3)])
+def test_modules_that_are_no_pure_functions_are_refused(part):
+    module = nn.Sequential(nn.Linear(3, 3), part, nn.Linear(3, 3))
+    with pytest.raises(ValueError, match=r"^module: got a (Dropout|BatchNorm1d) in training mode"):
+        ModuleModel(module)
+    model = ModuleModel(module.eval())
+    assert model.gradient(weights(0, 3, model.parameters, torch.float32), single()).isfinite().all()
+
+
+def single():
+    data = draw_examples(30)
+    return Examples(data.x.float(), data.y)
+
+
+def test_an_empty_parameter_is_left_alone():
+    module = linear(3, 3)._module
+    module.register_parameter("nothing", nn.Parameter(torch.zeros(0)))
+    model = ModuleModel(module)
+    assert "nothing" not in model.shapes
+    assert model.loss(weights(0, 3, model.parameters), draw_examples(31)).isfinite().all()

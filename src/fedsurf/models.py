@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedsurf.tasks.examples import Examples
 
@@ -150,12 +152,23 @@ class ModuleModel(Model):
     ) -> None:
         self._module = module
         self._loss = cross_entropy if loss is None else loss
-        self._shapes = {name: value.shape for name, value in module.named_parameters()}
+        # An empty parameter stays the module's own.
+        self._shapes = {
+            name: value.shape for name, value in module.named_parameters() if value.numel()
+        }
         self.parameters = sum(shape.numel() for shape in self._shapes.values())
         if self.parameters == 0:
             raise ValueError(
                 f"module: got {type(module).__name__} without parameters, but there must be some to train"
             )
+        for part in module.modules():
+            random = isinstance(part, _DropoutNd) and part.p > 0
+            counting = isinstance(part, _BatchNorm) and part.track_running_stats
+            if part.training and (random or counting):
+                raise ValueError(
+                    f"module: got a {type(part).__name__} in training mode, but a module must be a pure "
+                    "function of its parameters and its input: call module.eval() first, or do without it"
+                )
 
     @property
     def shapes(self) -> dict[str, torch.Size]:

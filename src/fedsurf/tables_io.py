@@ -234,7 +234,11 @@ def _arrays(path: Path) -> dict[str, Array]:
         raise ValueError(f"{path}: truncated, damaged, or not a .npz file")
     wanted = {*PARTS, *WHOLE}
     arrays = {}
-    with np.load(path, allow_pickle=False) as file:
+    try:
+        opened = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: truncated, damaged, or not a .npz file ({error})") from error
+    with opened as file:
         for name in file.files:
             try:
                 arrays[name] = file[name]

@@ -127,3 +127,20 @@ def test_the_checksum_knows_type_shape_and_content():
     others = [base.astype(np.uint32), base.reshape(2, 3), base[::-1]]
     assert len({checksum(array) for array in [base, *others]}) == 4
     assert checksum(base) == checksum(base.copy())
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.eye(3)[[0, 1, 2, 0]], r"train_y: got shape \[4, 3\], but it must be \[examples\]"),
+        (np.array(3), r"train_y: got shape \[\], but"),
+        (np.array([1, 2, 3, 1]), r"train_y: got labels up to 3, but no example has the label 0"),
+        (np.array([0, 1, 10**6, 0]), r"labels up to 1000000, but no example has the label 2"),
+    ],
+)
+def test_labels_that_number_no_classes_are_named(labels, message):
+    with pytest.raises(ValueError, match=message):
+        Dataset.from_arrays(np.zeros((4, 2)), labels)
+    if labels.shape == (4,) and labels.max() < 10:
+        x = np.zeros((4, 2))
+        assert Dataset.from_arrays(x, labels, x, labels, classes=5).classes == 5

@@ -222,3 +222,33 @@ def test_a_home_that_cannot_be_written_does_not_lose_the_features(home, caplog):
         made = features_of(IMAGES, OWN, module=Counting(), progress=False)
     assert "cannot be cached" in caplog.text
     assert made.train_x.isfinite().all()
+
+
+class Shifted(nn.Module):
+    """A module whose buffer is in no state dict."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.register_buffer("by", torch.tensor(by), persistent=False)
+
+    def forward(self, x):
+        return (x - self.by).square().flatten(1)
+
+
+class Doubled(Shifted):
+    def forward(self, x):
+        return 2 * (x - self.by).flatten(1).square()
+
+
+def test_the_cache_knows_buffers_and_code_of_a_module(home):
+    def of_all(**options):
+        modules = (Shifted(0.0), Shifted(0.9), Doubled(0.0))
+        return [
+            features_of(IMAGES, OWN, module=one, progress=False, **options).train_x
+            for one in modules
+        ]
+
+    made, fresh = of_all(), of_all(cache=False)
+    for one, other in zip(made, fresh, strict=True):
+        torch.testing.assert_close(one, other)
+    assert not torch.equal(made[0], made[1])

@@ -103,6 +103,13 @@ class Dataset:
             other_x, other_y = _examples("test_x", test_x), _labels("test_y", test_y)
         if classes is None:
             classes = 1 + max((int(part.max()) for part in (y, other_y) if part.size), default=0)
+            known = np.union1d(y, other_y)
+            if y.size and known.min() >= 0 and len(known) < classes:
+                missing = int(np.flatnonzero(known != np.arange(len(known)))[0])
+                raise ValueError(
+                    f"train_y: got labels up to {classes - 1}, but no example has the label {missing}: "
+                    "number the classes from 0 on without gaps, or give classes"
+                )
         return Dataset(
             name, checksum(x, y, other_x, other_y), x, y, other_x, other_y, max(classes, 1)
         )
@@ -178,6 +185,10 @@ def _examples(name: str, values: Array | Tensor) -> Array:
 
 def _labels(name: str, values: Array | Tensor) -> Array:
     array = _array(name, values)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name}: got shape {list(array.shape)}, but it must be [examples], a whole number for each"
+        )
     if array.dtype.kind == "f":
         _check_finite(name, array)
         fractional = array[array != np.floor(array)]

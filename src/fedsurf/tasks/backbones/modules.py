@@ -121,9 +121,16 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def checksum(module: nn.Module) -> str:
-    """Return a short checksum of a module's structure and weights."""
+    """Return a short checksum of a module: its structure, its parameters and buffers, and its code.
+
+    Of plain attributes only those count that its `repr` shows.
+    """
     digest = hashlib.sha256(repr(module).encode())
-    for name, tensor in module.state_dict().items():
+    for part in module.modules():
+        code = getattr(type(part).forward, "__code__", None)
+        if code is not None and not type(part).__module__.startswith("torch."):
+            digest.update(code.co_code + repr(code.co_names).encode())
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}{tensor.dtype}{list(tensor.shape)}".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)

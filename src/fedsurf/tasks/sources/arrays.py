@@ -21,7 +21,11 @@ def read_npz(path: Path, test_fraction: float = TEST_FRACTION) -> Dataset:
         raise FileNotFoundError(f"{path}: there is no such file")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: truncated, damaged, or not a .npz file")
-    with np.load(path, allow_pickle=False) as file:
+    try:
+        opened = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: truncated, damaged, or not a .npz file ({error})") from error
+    with opened as file:
         names = next((keys for keys in (PARTS, WHOLE) if set(keys) <= set(file.files)), None)
         if names is None:
             raise ValueError(
