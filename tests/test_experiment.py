@@ -368,6 +368,21 @@ def test_an_experiment_builds_what_its_configuration_names(data):
     assert (default.task.agents, default.optimizer.layers, default.surf.tasks) == (100, 10, 600)
 
 
+def test_the_data_of_a_run_may_move_and_its_settings_may_not_change(whole, data, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole[0], copy)
+    content = json.loads((copy / "config.json").read_text())
+    content["data"]["folder"] = str(tmp_path / "elsewhere")
+    (copy / "config.json").write_text(json.dumps(content))
+    Experiment.load(copy, data)
+    content["optimizer"]["activation"] = "identity"
+    (copy / "config.json").write_text(json.dumps(content))
+    with pytest.raises(
+        CheckpointError, match=r"copy: config\.json is not .* optimizer\.activation"
+    ):
+        Experiment.load(copy, data)
+
+
 def test_a_run_is_not_written_by_two_at_once(tmp_path, data):
     with (
         only_one(tmp_path / "run"),

@@ -128,9 +128,8 @@ class Experiment:
             folder = RunFolder(path)
             open_run(folder, self.config, resume=resume)
             surf = self.config.surf
-            self.__dict__.pop(
-                "optimizer", None
-            )  # start from θ as drawn, whatever was trained before
+            # Start from θ as drawn, whatever was trained before.
+            self.__dict__.pop("optimizer", None)
             problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
             training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
             return meta_train(training, folder, to_dict(self.config), observers)

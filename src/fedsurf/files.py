@@ -90,6 +90,8 @@ def only_one(folder: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
+    if folder.is_file():
+        raise FileExistsError(f"{folder}: this is a file, but it must be a folder")
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -99,6 +101,8 @@ def only_one(folder: Path) -> Iterator[None]:
             raise FileExistsError(
                 f"{folder}: another process is writing into this folder; wait for it, or choose another"
             ) from error
+        except OSError:  # a file system without locks
+            pass
         yield
     finally:
         os.close(handle)

@@ -21,7 +21,7 @@ from fedsurf.columns import (
     read_columns,
 )
 from fedsurf.tasks.dataset import split
-from fedsurf.tasks.sources.arrays import PARTS, WHOLE
+from fedsurf.tasks.sources.arrays import PARTS, WHOLE, open_npz
 
 LABELS = ("label", "y", "target")
 """What a label column may be called to be found; otherwise it is the last column."""
@@ -191,7 +191,7 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
         return _divided(x, y, ids, test_share, None, None)
     test_x = _matrix(path, names[2], arrays[names[2]])
     test_y = _vector(path, names[3], arrays[names[3]], len(test_x))
-    if y.dtype.kind != test_y.dtype.kind:  # where only one of them is all whole numbers
+    if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):  # only one is all whole numbers
         y, test_y = y.astype(str), test_y.astype(str)
     if test_x.shape[1] != x.shape[1]:
         raise ValueError(
@@ -228,17 +228,9 @@ def _stack(path: Path, columns: Mapping[str, Array]) -> Array:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: truncated, damaged, or not a .npz file")
     wanted = {*PARTS, *WHOLE}
     arrays = {}
-    try:
-        opened = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: truncated, damaged, or not a .npz file ({error})") from error
-    with opened as file:
+    with open_npz(path) as file:
         for name in file.files:
             try:
                 arrays[name] = file[name]

@@ -178,11 +178,11 @@ def test_a_server_counts_each_agent_once_and_every_float():
     torch.testing.assert_close(state.weights[0], values.mean(0)[:2])
 
 
-class Sending(StarNetwork):
-    """A server that loses uploads as it is told to, and keeps who really sent what."""
+class Losing(StarNetwork):
+    """A server that loses the uploads of certain agents in each round."""
 
     def __init__(self, agents, lost):
-        self.lost, self.sent = lost, []
+        self.lost = lost
         super().__init__(agents, None, seeded(0))
 
     def summon(self, losses):
@@ -193,14 +193,14 @@ class Sending(StarNetwork):
 
 def test_only_what_was_sent_counts_where_uploads_to_a_server_are_lost():
     """An agent sends its statistic until it is heard, and not again."""
-    network = Sending(3, [[1], [0], [1, 2], []])
+    network = Losing(3, [[1], [0], [1, 2], []])
     state = begin(draw_weights(6, 3, 5), network, accelerated=False)
     for _ in range(4):
         state = averaging_step(state, network, lambda found, _weights: found[:, :2])
     assert state.heard.all()
     # Agents 0 and 2 are heard at once, agent 1 in the second round.
     assert network.link_floats.reshape(2, -1)[1].tolist() == [5, 2 * 5, 5]
-    network = Sending(2, [[1], [1], [1], []])
+    network = Losing(2, [[1], [1], [1], []])
     state = begin(draw_weights(6, 2, 5), network, accelerated=False)
     for _ in range(4):
         state = averaging_step(state, network, lambda found, _weights: found[:, :2])

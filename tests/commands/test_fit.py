@@ -455,6 +455,26 @@ def test_predict_knows_the_labels_of_arrays_as_fit_does(tmp_path, capsys, kind):
     assert "y: got shape [149], but it must be [150]" in failed(capsys, command)
 
 
+@pytest.mark.parametrize(
+    ("test_kind", "classes"), [(np.uint8, [0, 1, 2]), (float, [0, 1, 2]), ("U8", ["0", "1", "2"])]
+)
+def test_labels_of_both_parts_are_of_one_kind(tmp_path, test_kind, classes):
+    data = load_iris()
+    test_y = data.target.astype(test_kind)
+    if test_kind == "U8":
+        test_y[0] = "unknown"
+    np.savez(
+        tmp_path / "iris.npz",
+        train_x=data.data,
+        train_y=data.target,
+        test_x=data.data,
+        test_y=test_y,
+    )
+    labelled = read_labelled(tmp_path / "iris.npz")
+    assert np.unique(labelled.y).tolist() == classes
+    assert np.mean(labelled.y == labelled.test_y) == (149 / 150 if test_kind == "U8" else 1)
+
+
 def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, capsys):
     folder, data = fitted
     table = read(data)

@@ -41,7 +41,7 @@ def check_trained_with(folder: RunFolder, config: dict[str, Any]) -> None:
     """Raise unless the best optimizer of a run was trained with the configuration beside it."""
     stored = folder.best_metadata().get("config")
     found = differences(stored, config) if isinstance(stored, dict) else ["all of it"]
-    found = [name for name in found if name != "data.folder"]  # data may move
+    found = [one for one in found if not one.startswith("data.folder ")]  # data may move
     if found:
         raise CheckpointError(
             f"{folder.path}: config.json is not what best.safetensors was trained with; they differ in "

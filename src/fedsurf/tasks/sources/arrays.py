@@ -12,20 +12,24 @@ PARTS = ("train_x", "train_y", "test_x", "test_y")
 WHOLE = ("x", "y")
 
 
-def read_npz(path: Path, test_fraction: float = TEST_FRACTION) -> Dataset:
-    """Read `train_x, train_y, test_x, test_y`, or `x, y` to be divided, from an `.npz` file.
-
-    What the arrays may be is said at `Dataset.from_arrays`. Other arrays in the file are left alone.
-    """
+def open_npz(path: Path) -> "np.lib.npyio.NpzFile":
+    """Open an `.npz` file without reading its arrays, or say that it is none."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path}: truncated, damaged, or not a .npz file")
     try:
-        opened = np.load(path, allow_pickle=False)
+        return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: truncated, damaged, or not a .npz file ({error})") from error
-    with opened as file:
+
+
+def read_npz(path: Path, test_fraction: float = TEST_FRACTION) -> Dataset:
+    """Read `train_x, train_y, test_x, test_y`, or `x, y` to be divided, from an `.npz` file.
+
+    What the arrays may be is said at `Dataset.from_arrays`. Other arrays in the file are left alone.
+    """
+    with open_npz(path) as file:
         names = next((keys for keys in (PARTS, WHOLE) if set(keys) <= set(file.files)), None)
         if names is None:
             raise ValueError(
