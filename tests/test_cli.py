@@ -38,7 +38,13 @@ def test_a_wrong_command_line_exits_with_2() -> None:
 
 def test_train_leaves_a_complete_run_folder(trained: Path) -> None:
     names = {path.name for path in trained.iterdir()}
-    assert names == {"config.json", "log.jsonl", "best.safetensors", "state-00000006"}
+    assert names == {
+        "config.json",
+        "data.json",
+        "log.jsonl",
+        "best.safetensors",
+        "state-00000006",
+    }
     config = json.loads((trained / "config.json").read_text())
     assert config["surf"]["steps"] == 6
     log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]

@@ -80,7 +80,7 @@ def whole(data, tmp_path_factory):
 def test_a_run_folder_holds_configuration_log_best_and_state(whole):
     path, diary, best = whole
     assert sorted(file.name for file in path.iterdir()) == [
-        "best.safetensors", "config.json", "log.jsonl", "state-00000010",
+        "best.safetensors", "config.json", "data.json", "log.jsonl", "state-00000010",
     ]  # fmt: skip
     log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log] == [3, 6, 9, 10]
@@ -407,3 +407,41 @@ def test_dgd_mixes_averages_where_the_run_does_not(data):
     found = evaluate(Experiment(config, data), tasks=2, rounds=(20,))
     assert found.classical[0].diverged == [None, None]
     assert found.classical[0].disagreement[:, -1].max() < 100
+
+
+def test_a_run_does_not_go_on_with_other_data_under_the_same_name(tmp_path):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 3
+    source = tmp_path / "mine.npz"
+    data = replace(CONFIG.data, source=str(source), backbone="none", components=None)
+    config = replace(CONFIG, data=data)
+
+    def save(x, y):
+        np.savez(source, x=x, y=y)
+
+    save(x, y)
+    with pytest.raises(Stop):
+        Experiment(config).train(tmp_path / "run", observers=[StopAfter(4)])
+    loud = x.copy()
+    loud[y == 1] *= 1.01
+    others = {
+        "the number of features, 5 instead of 6": (x[:, :5], y),
+        "the examples of each class in its train part": (x[:-30], y[:-30]),
+        "the features of its train part": (loud, y),
+    }
+    for found, other in others.items():
+        save(*other)
+        for attempt in (
+            lambda: Experiment(config).train(tmp_path / "run", resume=True),
+            lambda: Experiment.load(tmp_path / "run"),
+        ):
+            with pytest.raises(CheckpointError, match=f"mine.npz, is not what .* in {found}"):
+                attempt()
+    save(x * np.float32(1 + 1e-6), y)  # another machine's rounding
+    Experiment(config).train(tmp_path / "run", resume=True)
+    Experiment.load(tmp_path / "run")
+    (tmp_path / "run" / "data.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Experiment.load(tmp_path / "run")
+    (tmp_path / "run" / "data.json").unlink()  # as runs were before
+    Experiment.load(tmp_path / "run")

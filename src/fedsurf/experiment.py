@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.configuration import to_dict
-from fedsurf.files import only_one
+from fedsurf.files import CheckpointError, only_one
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
@@ -26,6 +26,7 @@ from fedsurf.surf.running import (
 )
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
+from fedsurf.tasks.fingerprint import fingerprint, other_than
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import UDGD, UDGDConfig
 
@@ -126,7 +127,12 @@ class Experiment:
         """
         with only_one(path):
             folder = RunFolder(path)
+            begun = not folder.is_new()
             open_run(folder, self.config, resume=resume)
+            if begun:
+                self._check_data(folder)
+            else:
+                folder.write_data(fingerprint(self.features))
             surf = self.config.surf
             # Start from θ as drawn, whatever was trained before.
             self.__dict__.pop("optimizer", None)
@@ -136,10 +142,26 @@ class Experiment:
 
     @staticmethod
     def load(path: Path, features: Features | None = None) -> "Experiment":
-        """Load a run: its experiment, with the best meta-trained parameters in the optimizer."""
+        """Load a run: its experiment, with the best meta-trained parameters in the optimizer.
+
+        `features` are used instead of those that the configuration names, which must be what they were
+        when the run began.
+        """
         folder = RunFolder(path)
         config = read_run_config(folder, ExperimentConfig)
         check_trained_with(folder, to_dict(config))
         experiment = Experiment(config, features)
+        if features is None:
+            experiment._check_data(folder)
         folder.read_best(experiment.optimizer)
         return experiment
+
+    def _check_data(self, folder: RunFolder) -> None:
+        """Raise where the data is not what the run in a folder began with."""
+        stored = folder.read_data()
+        found = None if stored is None else other_than(stored, fingerprint(self.features))
+        if found is not None:
+            raise CheckpointError(
+                f"{folder.path}: the data, {self.config.data.source}, is not what this run was "
+                f"meta-trained on: it differs in {found}"
+            )

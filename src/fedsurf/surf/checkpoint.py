@@ -1,6 +1,7 @@
 """A run's folder: its configuration, its log, the best optimizer, and the state to resume from.
 
     config.json              the resolved configuration
+    data.json                what the data was like, so that other data under its name is noticed
     log.jsonl                a line for each validation
     best.safetensors         θ of the best optimizer so far, with configuration and the rule that chose it
     state-00001500/          everything that step 1501 depends on, as safetensors
@@ -53,7 +54,8 @@ class RunFolder:
         """Whether the folder holds nothing yet, or only what a run left that ended before its first state."""
         if not self.path.is_dir():
             return True
-        nothing_lost = {self.path / "config.json", self.path / "tensorboard", *self._leftovers()}
+        early = {self.path / name for name in ("config.json", "data.json", "tensorboard")}
+        nothing_lost = {*early, *self._leftovers()}
         return set(self.path.iterdir()) <= nothing_lost
 
     def remove_leftovers(self) -> None:
@@ -78,6 +80,15 @@ class RunFolder:
                 f"{self.path / 'config.json'}: not the configuration of a run, or of another version"
             )
         return content
+
+    def write_data(self, data: dict[str, Any]) -> None:
+        """Store what the data was like."""
+        write_json(self.path / "data.json", data)
+
+    def read_data(self) -> Any:
+        """Read what the data was like; None for a run that did not store it."""
+        file = self.path / "data.json"
+        return read_json(file) if file.exists() else None
 
     def write_best(
         self, optimizer: UnrolledOptimizer, record: ValidationRecord, rule: str, config: Any
@@ -148,7 +159,7 @@ class RunFolder:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _leftovers(self) -> list[Path]:
-        names = ("config.json", "log.jsonl", "*.safetensors", "state-????????")
+        names = ("config.json", "data.json", "log.jsonl", "*.safetensors", "state-????????")
         patterns = [f".{name}.*" for name in names]
         patterns.append(".tmp??????")  # safetensors writes to a file of its own first
         return [leftover for pattern in patterns for leftover in self.path.glob(pattern)]
