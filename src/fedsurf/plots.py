@@ -114,9 +114,10 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
                 low, high = (mean - spread).tolist(), (mean + spread).tolist()
                 axis.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
             lowest, last_round = min(lowest, float(mean[-1])), max(last_round, rounds[-1])
+        best = 100 * float(ceiling.mean())
         for axis in (left, right):
-            axis.axhline(100 * float(ceiling.mean()), color="black", linestyle=":", linewidth=1)
-            axis.set_ylim(max(0.0, lowest - 25), min(100.0, 100 * float(ceiling.mean()) + 3))
+            axis.axhline(best, color="black", linestyle=":", linewidth=1, label="centralised")
+            axis.set_ylim(max(0.0, lowest - 25), min(100.0, best + 3))
         left.set_xscale("symlog", linthresh=20, linscale=1.5)
         ticks = [tick for tick in (0, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= last_round]
         left.set_xticks(ticks, [str(tick) for tick in ticks])
