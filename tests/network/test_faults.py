@@ -133,6 +133,36 @@ def sparse_network(kind=Network, shift="metropolis"):
     return network
 
 
+# Messages of several parts
+
+
+@every_fault
+@pytest.mark.parametrize("star", [False, True])
+def test_the_parts_of_a_message_share_its_faults(fault, star):
+    def make():
+        inner = StarNetwork(7, 3, seeded(4)) if star else Network(random_graph(8, 3), "metropolis")
+        return fault(inner)
+
+    whole, parted = make(), make()
+    for network in (whole, parted):
+        network.reset(seeded(5))
+    for number in range(6):
+        values = weights(number, 8, 6)
+        parts = [values[:, :2], values[:, 2:4], values[:, 4:].reshape(8, 2, 1)]
+        found = parted.mix_parts(*parts)
+        assert [part.shape for part in found] == [part.shape for part in parts]
+        close(torch.cat([part.flatten(1) for part in found], 1), whole.mix(values))
+    assert parted.rounds == whole.rounds == 6
+    assert torch.equal(parted.link_floats, whole.link_floats)
+
+
+def test_a_part_of_the_wrong_shape_is_refused_and_not_counted():
+    network = Network(nx.path_graph(3))
+    with pytest.raises(ValueError, match=r"^values: got shape \[2, 2\], .* 3 nodes"):
+        network.mix_parts(torch.zeros(3, 2), torch.zeros(2, 2))
+    assert network.rounds == 0
+
+
 # Stale agents
 
 

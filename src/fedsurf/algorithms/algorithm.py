@@ -1,7 +1,7 @@
 """What an algorithm is: `init` and `step` over a state of tensors, classical and learned ones alike.
 
-An algorithm sees its own agents' rows and `network.mix`, nothing else of the network: if it is
-written against this interface, it is decentralised.
+An algorithm sees its own agents' rows and `network.mix` (or `mix_parts`), nothing else of the network:
+if it is written against this interface, it is decentralised.
 """
 
 import math

@@ -6,6 +6,7 @@ a network with faults from one without. What happens in round r depends on nothi
 of the run and r: methods that are given the same generator meet the same faults in the same rounds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,7 +87,9 @@ class FaultyNetwork(Network):
         """Return the S of the inner network, without faults."""
         return self.inner.operator(dtype)
 
-    def carry(self, values: Tensor, sent: Tensor, losses: Losses, floats: int) -> Tensor:
+    def carry(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
+    ) -> list[Tensor]:
         """Disturb the round, and let the inner network carry it."""
         if not self.active:
             return self.inner.carry(values, sent, losses, floats)
@@ -107,8 +110,8 @@ class FaultyNetwork(Network):
     def _begin(self) -> None:
         """Forget the run before, and draw what stays the same in this one."""
 
-    def _send(self, sent: Tensor) -> Tensor:
-        """Return what the neighbours receive of every node in this round."""
+    def _send(self, sent: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return what the neighbours receive of every node in this round, part by part."""
         return sent
 
     def _lose(self, losses: Losses) -> Losses:
@@ -137,7 +140,8 @@ class StaleNetwork(FaultyNetwork):
     Messages of different shapes are remembered apart: a stale agent sends what it sent in the last
     round that carried rows of the same shape and type. So the weights are late from their second
     round on, whatever else was averaged before them. Two things of one shape in turn would be taken
-    for each other: send them in one message, as gradient tracking does.
+    for each other: send them in one message, as gradient tracking does. Parts of a message are
+    remembered apart by their place in it, and by how many there are.
 
     Through `upload`, a stale agent sends what it would have sent when it was last called.
 
@@ -160,15 +164,18 @@ class StaleNetwork(FaultyNetwork):
         super().__init__(inner, active=stale > 0, generator=generator)
 
     def _begin(self) -> None:
-        self._sent: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+        self._sent: dict[tuple[tuple[int, int], torch.Size, torch.dtype], Tensor] = {}
         self._uploaded: dict[tuple[torch.Size, torch.dtype], tuple[Tensor, Tensor]] = {}
         self.stale_agents = torch.randperm(self.agents, generator=self._generator)[: self.stale]
         self._place = torch.full((self.agents,), -1)
         self._place[self.stale_agents] = torch.arange(self.stale)
 
-    def _send(self, sent: Tensor) -> Tensor:
+    def _send(self, sent: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [self._late(part, (place, len(sent))) for place, part in enumerate(sent)]
+
+    def _late(self, sent: Tensor, place: tuple[int, int]) -> Tensor:
         rows = self.stale_agents + int(self.server)
-        kind = (sent.shape[1:], sent.dtype)
+        kind = (place, sent.shape[1:], sent.dtype)
         current = sent[rows]
         before = self._sent.get(kind)
         self._sent[kind] = current

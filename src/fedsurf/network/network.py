@@ -1,5 +1,7 @@
 """A network: a graph in action. `mix` is one communication round; it is counted, link by link."""
 
+from collections.abc import Sequence
+
 import networkx as nx
 import torch
 from torch import Tensor
@@ -104,19 +106,26 @@ class Network:
         are sent in fewer bits.
         """
         self._check(values)
-        return self.carry(
-            values, values, NO_LOSSES, values[0].numel() if floats is None else floats
-        )
+        size = values[0].numel() if floats is None else floats
+        return self.carry([values], [values], NO_LOSSES, size)[0]
 
-    def carry(self, values: Tensor, sent: Tensor, losses: Losses, floats: int) -> Tensor:
+    def mix_parts(self, *parts: Tensor) -> list[Tensor]:
+        """Communicate once, with a message of several parts, each `[nodes, …]`: return S·part of each."""
+        for part in parts:
+            self._check(part)
+        return self.carry(parts, parts, NO_LOSSES, sum(part[0].numel() for part in parts))
+
+    def carry(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
+    ) -> list[Tensor]:
         """Do the work of `mix`, with the faults of this round; networks with faults call it.
 
         Parameters
         ----------
-        values : Tensor
-            What every node holds, and uses of itself, `[nodes, …]`.
-        sent : Tensor
-            What its neighbours receive of it; `values` itself where nothing differs.
+        values : sequence of Tensor
+            What every node holds, and uses of itself: the parts of a message, each `[nodes, …]`.
+        sent : sequence of Tensor
+            What its neighbours receive of it; the same tensors where nothing differs.
         losses : Losses
             The messages that do not arrive.
         floats : int
@@ -124,6 +133,9 @@ class Network:
         """
         self._rounds += 1
         self._link_floats += floats if losses.unsent is None else floats * ~losses.unsent
+        return [self._carry_part(*part, losses) for part in zip(values, sent, strict=True)]
+
+    def _carry_part(self, values: Tensor, sent: Tensor, losses: Losses) -> Tensor:
         if sent is values and losses is NO_LOSSES:
             return self._product(self.operator(values.dtype), values)
         own, links = losses.weigh(*self._own_and_links(values.dtype), self.links[1])
@@ -249,7 +261,9 @@ class StarNetwork(Network):
         nobody = torch.empty(0, dtype=torch.int64)
         self._unreached, self._unheard = nobody, nobody
 
-    def carry(self, values: Tensor, sent: Tensor, losses: Losses, floats: int) -> Tensor:
+    def carry(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
+    ) -> list[Tensor]:
         """Let sampled agents send to the server, and the server to all agents."""
         reporters = 1 + torch.randperm(self.agents, generator=self._generator)[: self.reporting]
         self._rounds += 1
@@ -257,6 +271,13 @@ class StarNetwork(Network):
         up = torch.isin(self.links[0], reporters)
         used = down | up if losses.unsent is None else (down | up) & ~losses.unsent
         self._link_floats += floats * used
+        return [
+            self._carry_between(*part, reporters, losses) for part in zip(values, sent, strict=True)
+        ]
+
+    def _carry_between(
+        self, values: Tensor, sent: Tensor, reporters: Tensor, losses: Losses
+    ) -> Tensor:
         # A star's operator is one row, one column and a diagonal: no product of matrices is needed.
         own, links = self._own_and_links(values.dtype)
         column, row = links.reshape(2, -1)
