@@ -216,9 +216,14 @@ def test_weights_of_the_wrong_shape_are_an_error_that_names_them(model, method):
 @pytest.mark.parametrize("method", ["loss", "gradient", "accuracy"])
 @pytest.mark.parametrize("agents", [1, 2, 4])
 def test_examples_of_another_number_of_agents_are_an_error(model, method, agents):
-    w = weights(0, 3, model.parameters)
+    w, data = weights(0, 3, model.parameters), draw_examples(25, agents=agents)
+    if method == "gradient" and agents == 1 and isinstance(model, SoftmaxHead):  # they are for all
+        for one in (data, draw_examples(26, agents=1, size=6, masked=True)):
+            alone = [model.gradient(w[i : i + 1], one) for i in range(3)]
+            torch.testing.assert_close(model.gradient(w, one), torch.cat(alone))
+        return
     with pytest.raises(ValueError, match=rf"^examples: got .*{agents} agents.* 3 agents"):
-        getattr(model, method)(w, draw_examples(25, agents=agents))
+        getattr(model, method)(w, data)
 
 
 def test_features_of_the_wrong_shape_are_an_error_that_names_them():
@@ -228,6 +233,11 @@ def test_features_of_the_wrong_shape_are_an_error_that_names_them():
         x = torch.zeros(shape, dtype=torch.float64)
         with pytest.raises(ValueError, match=r"^x: got shape .*\[agents, examples, 3\]"):
             head.logits(w, x)
+    for_all = Examples(
+        torch.zeros(1, 4, 5, dtype=torch.float64), torch.zeros(1, 4, dtype=torch.int64)
+    )
+    with pytest.raises(ValueError, match=r"^x: got shape .*\[agents, examples, 3\]"):
+        head.gradient(w, for_all)
 
 
 @pytest.mark.parametrize(("features", "classes"), [(0, 3), (3, 0), (-1, 2)])

@@ -97,11 +97,7 @@ class SoftmaxHead(Model):
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return X·W + bias for every agent."""
         self._check(weights)
-        if x.dim() != 3 or x.shape[2] != self.features or x.shape[0] not in (1, len(weights)):
-            raise ValueError(
-                f"x: got shape {list(x.shape)}, but this model with weights of {len(weights)} agents "
-                f"takes [agents, examples, {self.features}], or 1 instead of agents"
-            )
+        self._check_features(weights, x)
         matrix = weights.reshape(-1, self.features + 1, self.classes)
         if x.shape[0] == 1 and len(matrix) > 1:
             # The same examples for all agents: one product instead of a batch of them.
@@ -123,7 +119,12 @@ class SoftmaxHead(Model):
         return examples.mean(cross_entropy(self.logits(weights, examples.x), examples.y))
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
-        """Return Xᵀ(P − Y)/m with the bias's row below it, flat, for every agent."""
+        """Return Xᵀ(P − Y)/m with the bias's row below it, flat, for every agent.
+
+        With the examples of one agent, all weights' gradients are taken on these.
+        """
+        if examples.agents == 1 < len(weights):
+            return self._gradients_on_the_same(weights, examples)
         self._check(weights, examples)
         probabilities = self.logits(weights, examples.x).softmax(2)
         labels = functional.one_hot(examples.y, self.classes)
@@ -132,6 +133,28 @@ class SoftmaxHead(Model):
             residual = residual * examples.mask[:, :, None]
         matrix = torch.bmm(residual.mT, examples.x).mT
         return torch.cat([matrix, residual.sum(1, keepdim=True)], 1).flatten(1)
+
+    def _check_features(self, weights: Tensor, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[2] != self.features or x.shape[0] not in (1, len(weights)):
+            raise ValueError(
+                f"x: got shape {list(x.shape)}, but this model with weights of {len(weights)} agents "
+                f"takes [agents, examples, {self.features}], or 1 instead of agents"
+            )
+
+    def _gradients_on_the_same(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Do the work of `gradient` for the examples of one agent: two products for all weights."""
+        self._check(weights)
+        self._check_features(weights, examples.x)
+        table = weights.reshape(-1, self.features + 1, self.classes).mT
+        rows = table.reshape(-1, self.features + 1)
+        scores = torch.addmm(rows[:, -1:], rows[:, :-1], examples.x[0].T)
+        chances = scores.reshape(*table.shape[:2], -1).softmax(1)
+        labels = functional.one_hot(examples.y, self.classes).mT
+        residual = (chances - labels) / examples.counts[:, None, None]
+        if examples.mask is not None:
+            residual = residual * examples.mask[:, None]
+        matrix = (residual.flatten(0, 1) @ examples.x[0]).reshape(*table.shape[:2], -1)
+        return torch.cat([matrix, residual.sum(2, keepdim=True)], 2).mT.flatten(1)
 
 
 class ModuleModel(Model):

@@ -10,8 +10,10 @@ from drawn import real_examples, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.models import SoftmaxHead
+from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.surf import gradient_norm, slack
+from fedsurf.surf.descent import gradient_norms, taken_at_once
+from fedsurf.tasks.task import Task
 
 agents = st.integers(1, 4)
 seeds = st.integers(0, 1000)
@@ -49,6 +51,34 @@ def test_the_average_gradient_norm_equals_a_loop(count, seed, masked):
             total[place] += part * slope
     found = gradient_norm(head, w, data, share, "average")
     assert float(found) == pytest.approx(math.sqrt(sum(value**2 for value in total)), rel=1e-12)
+
+
+def test_the_norms_of_several_layers_are_those_of_each():
+    head, data = SoftmaxHead(3, 3), draw_examples(8, 4, 5, masked=True)
+    share = Task(data, data, 3).agent_weights("examples")
+    assert taken_at_once(head, data, share, "average")
+    layers = [weights(9 + layer, 4, 12) for layer in range(3)]
+    found = gradient_norms(head, layers, data, share)
+    expected = [gradient_norm(head, one, data, share, "average") for one in layers]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-12, atol=0)
+
+
+def test_norms_are_not_taken_at_once_where_they_are_others():
+    head, data = SoftmaxHead(3, 3), draw_examples(8, 4, 5, masked=True)
+    task = Task(data, data, 3)
+    assert not taken_at_once(head, data, task.agent_weights("examples"), "stacked")
+    assert not taken_at_once(head, data, task.agent_weights("uniform"), "average")
+    module = ModuleModel(torch.nn.Linear(3, 3))
+    assert not taken_at_once(module, data, task.agent_weights("examples"), "average")
+
+
+def test_the_norms_of_several_layers_are_differentiable():
+    head, data = SoftmaxHead(2, 3), draw_examples(1, 3, features=2, masked=True)
+    share = Task(data, data, 3).agent_weights("examples")
+    layers = [weights(2 + layer, 3, 9).requires_grad_() for layer in range(2)]
+    assert torch.autograd.gradcheck(
+        lambda *values: gradient_norms(head, values, data, share), layers
+    )
 
 
 @pytest.mark.parametrize("gradient_of", ["stacked", "average"])

@@ -48,13 +48,14 @@ def best_factor(logits: Tensor, labels: Tensor) -> Tensor:
     Newton's method on its logarithm, in which the loss need not be convex: where the second
     derivative is not positive, it takes the largest step against the first.
     """
-    logarithm = torch.zeros_like(logits[:, 0, 0])
+    logits = logits.contiguous()
+    squares, logarithm = logits.square(), torch.zeros_like(logits[:, 0, 0])
     right = logits.gather(2, labels[:, :, None])[:, :, 0]
     for _ in range(STEPS):
         factor = logarithm.exp()
         shares = (logits * factor[:, None, None]).softmax(2)
         mean = (shares * logits).sum(2)
-        spread = (shares * logits.square()).sum(2) - mean.square()
+        spread = shares.mul_(squares).sum(2) - mean.square()
         slope = factor * (mean - right).mean(1)
         bend = factor.square() * spread.mean(1) + slope
         step = torch.where(bend > 1e-8, slope / bend, LARGEST_STEP * slope.sign())

@@ -7,13 +7,14 @@ E[log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε)] ≤ 0.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedsurf.models import Model
+from fedsurf.models import Model, SoftmaxHead
 from fedsurf.tasks.examples import Examples
 
 GradientOf = Literal["stacked", "average"]
@@ -80,6 +81,27 @@ def gradient_norm(
         raise ValueError(f"gradient_of: got {gradient_of!r}, but it must be 'stacked' or 'average'")
     length: Tensor = torch.linalg.vector_norm(gradient)  # its derivative at 0 is 0, not NaN
     return length
+
+
+def taken_at_once(model: Model, examples: Examples, share: Tensor, gradient_of: GradientOf) -> bool:
+    """Whether `gradient_norms` can be used: for average softmax heads, where agents count by examples."""
+    return (
+        isinstance(model, SoftmaxHead)
+        and gradient_of == "average"
+        and _by_examples(share, examples)
+    )
+
+
+def gradient_norms(
+    model: Model, weights: Sequence[Tensor], examples: Examples, share: Tensor
+) -> Tensor:
+    """Return ‖∇f(W_0)‖ … ‖∇f(W_L)‖ at the average weights, all on the same examples, `[L + 1]`.
+
+    These are what `gradient_norm` returns of each, where they can be `taken_at_once`.
+    """
+    averages = torch.stack([share @ each for each in weights])
+    lengths: Tensor = torch.linalg.vector_norm(model.gradient(averages, examples.pooled()), dim=1)
+    return lengths
 
 
 def _by_examples(share: Tensor, examples: Examples) -> bool:

@@ -6,7 +6,7 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
-from fedsurf.surf.descent import DescentConfig, gradient_norm
+from fedsurf.surf.descent import DescentConfig, gradient_norm, gradient_norms, taken_at_once
 from fedsurf.tasks.task import AgentWeighting, Task
 
 
@@ -31,21 +31,26 @@ def unroll(
     run, gradients, talk = (
         seeded(seed, what, *path) for what in ("layers", "gradients", "network")
     )
-    share = task.agent_weights(weighting)
+    model, share = optimizer.model, task.agent_weights(weighting)
+    together = descent.gradient_examples == "all" and taken_at_once(
+        model, task.train, share, descent.gradient_of
+    )
+    found: list[Tensor] = []  # the norms, or the weights where they are taken
 
-    def norm(state: State) -> Tensor:
-        examples = task.train
+    def look(state: State) -> None:
+        rows, examples = network.agent_rows(state.weights), task.train
+        if together:
+            found.append(rows)
+            return
         if descent.gradient_examples == "mini-batch":
             examples = examples.draw(gradient_batch_size, gradients, "gradient_batch_size")
-        rows = network.agent_rows(state.weights)
-        return gradient_norm(
-            optimizer.model, rows, examples, share, descent.gradient_of, descent.norm
-        )
+        found.append(gradient_norm(model, rows, examples, share, descent.gradient_of, descent.norm))
 
     network.reset(talk)
     state = optimizer.init(task, network, run)
-    norms = [norm(state)]
+    look(state)
     for _ in range(layers):
         state = optimizer.step(state, task, network, run)
-        norms.append(norm(state))
-    return network.agent_rows(state.weights), torch.stack(norms)
+        look(state)
+    norms = gradient_norms(model, found, task.train, share) if together else torch.stack(found)
+    return network.agent_rows(state.weights), norms
