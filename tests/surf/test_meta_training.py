@@ -20,7 +20,9 @@ from fedsurf.surf import (
     Problem,
     SurfConfig,
 )
+from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.meta_training import spread_over
+from fedsurf.surf.running import meta_train
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution
 from fedsurf.unrolled import UDGD, UDGDConfig
 
@@ -377,9 +379,11 @@ def test_mini_batches_that_are_too_large_are_errors_that_name_the_setting():
         Setup(replace(SURF, loss_examples=5)).training.step()
 
 
+@pytest.mark.parametrize("averaging", [0.0, 0.5])
 @pytest.mark.parametrize("steps", [0, 3])
-def test_a_state_that_is_copied_into_another_training_goes_on_to_the_same_bits(steps):
-    one, two = Setup(network=STAR, dtype=torch.float32), Setup(network=STAR, dtype=torch.float32)
+def test_a_state_that_is_copied_into_another_training_goes_on_to_the_same_bits(steps, averaging):
+    config = replace(SURF, averaging=averaging)
+    one, two = (Setup(config, network=STAR, dtype=torch.float32) for _ in range(2))
     with torch.no_grad():
         for value in two.optimizer.parameters():
             value.zero_()
@@ -396,6 +400,47 @@ def test_a_state_that_is_copied_into_another_training_goes_on_to_the_same_bits(s
     for first, second in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(first, second)
     assert torch.equal(one.training.multipliers, two.training.multipliers)
+    with one.training.averaged(), two.training.averaged():
+        for first, second in zip(one.parameters(), two.parameters(), strict=True):
+            assert torch.equal(first, second)
+
+
+def test_averages_are_those_of_a_loop_and_leave_the_steps_alone():
+    plain, averaged = Setup(), Setup(replace(SURF, averaging=0.3))
+    expected = [value.detach().clone() for value in averaged.parameters()]
+    for step in range(1, 6):
+        assert plain.training.step() == averaged.training.step()
+        share = min(0.3, (1 + step) / (10 + step))
+        expected = [
+            share * mean + (1 - share) * value.detach()
+            for mean, value in zip(expected, averaged.parameters(), strict=True)
+        ]
+    before = [value.detach().clone() for value in plain.parameters()]
+    with averaged.training.averaged():
+        for mean, value in zip(expected, averaged.parameters(), strict=True):
+            torch.testing.assert_close(value.detach(), mean, rtol=1e-12, atol=1e-14)
+    with plain.training.averaged():
+        pass
+    for setup in (plain, averaged):
+        for value, was in zip(setup.parameters(), before, strict=True):
+            assert torch.equal(value.detach(), was)
+
+
+def test_what_is_validated_and_kept_is_the_average(tmp_path):
+    setup = Setup(replace(SURF, averaging=0.9, steps=4, validate_every=4, select_by="last"))
+    best = meta_train(setup.training, RunFolder(tmp_path), {})
+    kept = [value.detach().clone() for value in setup.parameters()]
+    again = setup.training.validate()
+    assert best["validation"]["loss"] == again.loss
+    raw = Setup(replace(SURF, steps=4, validate_every=4))
+    meta_train(raw.training, RunFolder(tmp_path / "raw"), {})
+    assert not all(map(torch.equal, kept, (value.detach() for value in raw.parameters())))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_an_average_forgets(share):
+    with pytest.raises(ValueError, match=r"^averaging: got .* below 1"):
+        Setup(replace(SURF, averaging=share))
 
 
 def test_pooled_losses_differ_from_own_ones_and_relative_ones_are_in_units_of_guessing():

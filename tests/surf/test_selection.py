@@ -57,3 +57,11 @@ def test_the_highest_accuracy_may_decide_instead_of_the_loss():
     assert chosen is second
     assert rule.startswith("highest pooled validation accuracy among")
     assert choose([first, second, third], constrained=False, by="accuracy")[0] is third
+
+
+def test_the_last_feasible_one_wins_where_that_is_asked_for():
+    records = [record(1, 0.1, -1.0), record(2, 0.9, -1.0), record(3, 0.2, 3.0)]
+    assert choose(records, constrained=True, by="last")[0] is records[1]
+    chosen, rule = choose(records, constrained=False, by="last")
+    assert chosen is records[2]
+    assert rule == "last validation"

@@ -8,7 +8,7 @@ layer on its test examples, and updates θ by Adam and λ by projected ascent, a
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -28,7 +28,7 @@ from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import AgentWeighting
 
-SelectBy = Literal["loss", "accuracy"]
+SelectBy = Literal["loss", "accuracy", "last"]
 
 
 class Unrolled(Algorithm, Protocol):
@@ -107,6 +107,9 @@ class SurfConfig:
     skip_above: float | None = field(default=None, metadata={"added_later": True})
     """If given, a problem whose loss is above this, or no number, is left out: among problems of very
     different kinds, one outlier must not undo what was learned."""
+    averaging: float = field(default=0.0, metadata={"added_later": True})
+    """If above 0, validated and kept is not θ but its exponential average over steps, of which this
+    share stays in a step (0.98: about the last 50): a step sees one problem and moves θ at random."""
     weighting: AgentWeighting = "uniform"
     """An agent's weight in f: 1/n (the paper's), or its share of the training examples."""
     validate_every: int = 250
@@ -114,8 +117,9 @@ class SurfConfig:
     validation_tasks: int = 10
     """Tasks of a validation."""
     select_by: SelectBy = field(default="loss", metadata={"added_later": True})
-    """What makes a validation the best, among those whose constraints hold: its loss, or its pooled
-    accuracy, which a few problems with a large loss do not decide."""
+    """What makes a validation the best, among those whose constraints hold: its loss; its pooled
+    accuracy, which a few problems with a large loss do not decide; or that it is the last, where
+    averages and a falling learning rate leave less to chance than a choice by few tasks would."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,15 @@ class MetaTraining:
             raise ValueError(
                 f"final_learning_rate: got {config.final_learning_rate}, but it must be at least 0"
             )
+        if not 0 <= config.averaging < 1:
+            raise ValueError(
+                f"averaging: got {config.averaging}, but it must be at least 0 and below 1"
+            )
+        self._averages: dict[str, Tensor] = {}
+        if config.averaging:
+            self._averages = {
+                name: value.detach().clone() for name, value in optimizer.named_parameters()
+            }
         self._adam = FactoredAdam(
             optimizer.parameters(),
             lr=config.learning_rate,
@@ -295,12 +308,24 @@ class MetaTraining:
                     compute_cmp_state_kwargs={"loss": loss, "slacks": by_constraint}
                 )
         self.step_count += 1
+        self._average()
         return StepRecord(
             self.step_count,
             loss.item(),
             slacks.detach().max().item(),
             self.multipliers.max().item(),
         )
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Have the average of θ in the optimizer for a while, where there is one."""
+        live = dict(self.optimizer.named_parameters())
+        kept = {name: live[name].detach().clone() for name in self._averages}
+        try:
+            self._put(self._averages)
+            yield
+        finally:
+            self._put(kept)
 
     def unroll(
         self, problem: Problem, purpose: str, number: int
@@ -334,6 +359,20 @@ class MetaTraining:
         if config.relative_loss:
             loss = loss / math.log(max(2, task.classes))
         return loss
+
+    @torch.no_grad()
+    def _put(self, values: dict[str, Tensor]) -> None:
+        for name, value in self.optimizer.named_parameters():
+            if name in values:
+                value.copy_(values[name])
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # In the beginning, θ as it was drawn must not stay for long.
+        share = min(self.config.averaging, (1 + self.step_count) / (10 + self.step_count))
+        for name, value in self.optimizer.named_parameters():
+            if name in self._averages:
+                self._averages[name].lerp_(value, 1 - share)
 
     def _clip(self, *_: Any) -> None:
         parameters = list(self.optimizer.parameters())
@@ -396,6 +435,7 @@ class MetaTraining:
                 "multipliers": self.multipliers,
                 **{f"steps.{name}": moment["step"] for name, moment in moments.items()},
             },
+            **({"averages": self._averages} if self._averages else {}),
         }
 
     def _learning_rate(self) -> float:

@@ -109,12 +109,13 @@ def meta_train(
             observer.on_step(step)
         if step.step % surf.validate_every and step.step != surf.steps:
             continue
-        record = training.validate()
-        records.append(record)
-        best, rule = choose(records, constrained=surf.descent.constrained, by=surf.select_by)
-        if best is record:
-            rules[record.step] = rule
-            folder.write_best(training.optimizer, record, rule, stored)
+        with training.averaged():
+            record = training.validate()
+            records.append(record)
+            best, rule = choose(records, constrained=surf.descent.constrained, by=surf.select_by)
+            if best is record:
+                rules[record.step] = rule
+                folder.write_best(training.optimizer, record, rule, stored)
         folder.write_log(records, rules)
         folder.write_state(training, records)
         for observer in observers:

@@ -2,7 +2,11 @@
 
 from fedsurf.surf.meta_training import SelectBy, ValidationRecord
 
-BEST = {"loss": "lowest validation loss", "accuracy": "highest pooled validation accuracy"}
+BEST = {
+    "loss": "lowest validation loss",
+    "accuracy": "highest pooled validation accuracy",
+    "last": "last validation",
+}
 HOLDING = "among those whose constraints hold within two standard errors"
 LOWEST_LOSS = BEST["loss"]
 FEASIBLE = f"{LOWEST_LOSS} {HOLDING}"
@@ -15,7 +19,12 @@ def choose(
     """Return the best of the validations so far, and the rule that chose it."""
 
     def badness(record: ValidationRecord) -> float:
-        return record.loss if by == "loss" else -record.pooled_accuracy
+        values = {
+            "loss": record.loss,
+            "accuracy": -record.pooled_accuracy,
+            "last": -float(record.step),
+        }
+        return values[by]
 
     if not constrained:
         return min(records, key=badness), BEST[by]
