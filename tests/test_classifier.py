@@ -42,7 +42,7 @@ def iris():
     [
         FederatedClassifier(),
         FederatedClassifier(n_agents=3, graph="star", rounds=8),
-        FederatedClassifier(n_agents=2, rounds=5, standardize=False, batch_size=3),
+        FederatedClassifier(n_agents=2, rounds=5, standardize=False, batch_size=10),
     ]
 )
 def test_it_is_a_classifier_of_scikit_learn(estimator, check):

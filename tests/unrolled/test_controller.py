@@ -31,6 +31,11 @@ def controller():
     return Controller(16, 12, seeded(0)).double().requires_grad_(False)
 
 
+def named(lengths, mixing):
+    """Each knob by its name, `[agents]`."""
+    return dict(zip(KNOBS, torch.cat([lengths, mixing], 1).unbind(1), strict=True))
+
+
 @pytest.mark.parametrize(("step", "steps"), [(0, 1), (0, 20), (7, 20), (19, 20), (39, 40)])
 @pytest.mark.parametrize("heard", [1, NOBODY, 100])
 def test_the_schedule_equals_its_formula(step, steps, heard):
@@ -45,7 +50,8 @@ def test_knobs_and_gates_equal_plain_sums(controller):
         value += 0.5 * torch.randn(value.shape, generator=seeded(1), dtype=torch.float64)
     when, signals = weights(2, 1, SCHEDULE)[0], weights(3, AGENTS, SIGNALS)
     about = torch.randn(AGENTS, CLASSES, CLASS_INPUTS, generator=seeded(4), dtype=torch.float64)
-    knobs, context = controller.knobs(when, signals, SHARE, HEARD)
+    lengths, mixing, context = controller.knobs(when, signals, SHARE, HEARD)
+    knobs = named(lengths, mixing)
     gate, offset = controller.gates(about, context)
     assert list(knobs) == list(KNOBS)
     assert gate.shape == offset.shape == (AGENTS, CLASSES, 1)
@@ -61,7 +67,7 @@ def test_knobs_and_gates_equal_plain_sums(controller):
             ],
         )
         for name, value in zip(KNOBS, values, strict=False):
-            assert knobs[name].shape == (AGENTS, 1, 1)
+            assert knobs[name].shape == (AGENTS,)
             assert float(knobs[name][agent]) == pytest.approx(value)
         assert context[agent].tolist() == pytest.approx(values[len(KNOBS) :])
         for c in range(CLASSES):
@@ -76,9 +82,10 @@ def test_knobs_and_gates_equal_plain_sums(controller):
 
 def test_as_drawn_it_is_close_to_its_start(controller):
     when = torch.zeros(SCHEDULE, dtype=torch.float64)
-    knobs, context = controller.knobs(
+    lengths, mixing, context = controller.knobs(
         when, weights(5, AGENTS, SIGNALS), torch.ones_like(SHARE), HEARD
     )
+    knobs = named(lengths, mixing)
     for name, start in KNOBS.items():
         assert (knobs[name] - start).abs().max() < 0.3, name
     about = torch.zeros(AGENTS, CLASSES, CLASS_INPUTS, dtype=torch.float64)
@@ -99,11 +106,11 @@ def test_the_same_generator_draws_the_same_parameters_and_no_global_one_is_touch
 def test_parameters_serve_inputs_of_any_precision(controller):
     single = Controller(16, 12, seeded(0))
     when, signals = weights(2, 1, SCHEDULE)[0], weights(3, AGENTS, SIGNALS)
-    knobs, _ = single.knobs(when, signals, SHARE, HEARD)
-    expected, _ = controller.knobs(when, signals, SHARE, HEARD)
-    for name in KNOBS:
-        assert knobs[name].dtype == torch.float64
-        torch.testing.assert_close(knobs[name], expected[name])
+    found = single.knobs(when, signals, SHARE, HEARD)
+    expected = controller.knobs(when, signals, SHARE, HEARD)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float64
+        torch.testing.assert_close(one, other)
 
 
 def test_its_sizes_are_those_that_it_is_made_of():

@@ -22,14 +22,14 @@ def found_in(matrices, dtype=torch.float64):
     features = matrices.shape[1]
     omega = directions(features, dtype)
     scale = matrices.diagonal(dim1=1, dim2=2).sum(1) / features
-    return Curvature.of(matrices @ omega, omega, scale)
+    return Curvature.of(omega.T @ matrices, omega, scale)
 
 
 def whole(curvature, place=0):
-    """U diag(values) Uᵀ + rest (I − U Uᵀ)."""
+    """Uᵀ diag(values) U + rest (I − Uᵀ U)."""
     axes, values = curvature.axes[place], curvature.values[place]
-    identity = torch.eye(len(axes), dtype=axes.dtype)
-    return axes @ torch.diag(values) @ axes.T + curvature.rest[place] * (identity - axes @ axes.T)
+    identity = torch.eye(axes.shape[1], dtype=axes.dtype)
+    return axes.T @ torch.diag(values) @ axes + curvature.rest[place] * (identity - axes.T @ axes)
 
 
 @pytest.mark.parametrize("features", [1, 5, 2 * WIDTH, 2 * WIDTH + 1, 100])
@@ -56,7 +56,7 @@ def test_matrices_of_small_rank_are_found_up_to_the_shift(rank, error):
     matrix = moment(1, 60, rank, 0.5)
     trace = float(matrix.trace())
     found = found_in(matrix[None])
-    leading = found.axes[0] @ torch.diag(found.values[0]) @ found.axes[0].T
+    leading = found.axes[0].T @ torch.diag(found.values[0]) @ found.axes[0]
     assert (leading - matrix).norm() < error * SHIFT * trace
     assert float(found.rest[0]) == pytest.approx(1e-3 * trace / 60, rel=1)
 
@@ -74,14 +74,14 @@ def test_it_equals_a_naive_computation_and_keeps_the_trace(features, decay):
         torch.testing.assert_close(whole(found, place), expected, rtol=0, atol=1e-10 * trace)
         assert float(whole(found, place).trace()) == pytest.approx(trace, rel=1e-9)
         axes = found.axes[place]
-        torch.testing.assert_close(axes.T @ axes, torch.eye(WIDTH, dtype=torch.float64))
+        torch.testing.assert_close(axes @ axes.T, torch.eye(WIDTH, dtype=torch.float64))
 
 
 def test_the_leading_directions_are_found_where_they_stand_out():
     matrix = 0.01 * moment(4, 80, 80) + moment(5, 80, 4)
     found = found_in(matrix[None])
     leading = torch.linalg.eigh(matrix).eigenvectors[:, -4:]
-    assert (found.axes[0].T @ leading).square().sum(0).min() > 0.99
+    assert (found.axes[0] @ leading).square().sum(0).min() > 0.99
     assert (found.values[0, -4:] - 1).abs().max() < 0.1
     assert found.values[0, :-4].max() < 0.1
 
@@ -99,11 +99,11 @@ def test_single_and_double_precision_agree(features):
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_nothing_heard_gives_no_curvature_and_no_trouble(features, scale):
     omega = directions(features, torch.float32)
-    found = Curvature.of(torch.zeros(2, *omega.shape), omega, torch.full((2,), scale))
+    found = Curvature.of(torch.zeros(2, *omega.T.shape), omega, torch.full((2,), scale))
     for value in (found.axes, found.values, found.rest):
         assert value.isfinite().all()
     assert (found.values >= 0).all()
-    assert (found.values <= 1e-12).all()
+    assert (found.values <= 1e-9).all()
     assert (found.rest >= 0).all()
     assert (found.rest <= scale).all()
 
@@ -114,7 +114,7 @@ def test_one_example_is_one_direction(features):
     found = found_in(torch.outer(x, x)[None])
     length = float(x.square().sum())
     assert float(found.values.sum()) == pytest.approx(length, rel=1e-2)
-    axis = found.axes[0, :, -1]
+    axis = found.axes[0, -1]
     assert float((axis @ x) ** 2) == pytest.approx(length, rel=1e-2)
 
 
@@ -122,7 +122,7 @@ def test_one_example_is_one_direction(features):
 def test_whatever_is_heard_the_curvature_is_positive(features):
     """Averages on their way need not be those of any examples: not even symmetric or positive."""
     omega = directions(features, torch.float64)
-    heard = torch.randn(20, *omega.shape, generator=seeded(8), dtype=torch.float64)
+    heard = torch.randn(20, *omega.T.shape, generator=seeded(8), dtype=torch.float64)
     found = Curvature.of(heard, omega, torch.full((20,), 0.5, dtype=torch.float64))
     assert (found.values >= 0).all()
     assert (found.rest > 0).all()
@@ -135,16 +135,17 @@ def test_whatever_is_heard_the_curvature_is_positive(features):
 @pytest.mark.parametrize("features", [1, 7, 2 * WIDTH, 2 * WIDTH + 1])
 def test_a_message_is_half_of_a_whole_moment_and_all_of_a_sketch(features):
     matrices = torch.stack([moment(seed, features, features, 1.0) for seed in range(3)])
-    sketch = matrices @ directions(features, torch.float64)
+    omega = directions(features, torch.float64)
+    sketch = omega.T @ matrices
     message = pack(sketch)
     half = features * (features + 1) // 2
     assert message.shape[1] == (half if features <= 2 * WIDTH else features * WIDTH)
-    torch.testing.assert_close(unpack(message, *sketch.shape[1:]), sketch)
+    torch.testing.assert_close(unpack(message, *omega.shape), sketch)
 
 
 @pytest.mark.parametrize("rank", [1, 5, 10, WIDTH, 60])
 def test_axes_are_orthonormal_in_single_precision_too(rank):
     found = found_in(moment(11, 60, rank, 1.0)[None], torch.float32)
     assert found.axes.dtype == torch.float32
-    products = (found.axes.mT @ found.axes)[0]
+    products = (found.axes @ found.axes.mT)[0]
     torch.testing.assert_close(products, torch.eye(WIDTH), rtol=0, atol=2e-6)

@@ -47,7 +47,7 @@ def raw_head(fit):
 
 
 def some_curvature(features, width, seed=1):
-    axes = torch.linalg.qr(normal(seed, AGENTS, features, width)).Q
+    axes = torch.linalg.qr(normal(seed, AGENTS, features, width)).Q.mT
     return Curvature(axes, normal(seed + 1, AGENTS, width).exp(), normal(seed + 2, AGENTS).exp())
 
 
@@ -56,24 +56,26 @@ def one_agent(curvature, agent=0):
 
 
 def by_class(weights, features):
-    """Order raw heads class by class: each class's row of the matrix, then the biases of all."""
-    table = weights.reshape(len(weights), features + 1, -1).mT
-    return torch.cat([table[:, :, :-1].flatten(1), table[:, :, -1]], 1)
+    """Order raw heads class by class: the weights and the bias of each."""
+    return weights.reshape(len(weights), features + 1, -1).mT.flatten(1)
 
 
 def as_matrix(curvature, agent):
     axes, values = curvature.axes[agent], curvature.values[agent]
-    others = torch.eye(len(axes), dtype=torch.float64) - axes @ axes.T
-    return axes @ torch.diag(values) @ axes.T + curvature.rest[agent] * others
+    others = torch.eye(axes.shape[1], dtype=torch.float64) - axes.T @ axes
+    return axes.T @ torch.diag(values) @ axes + curvature.rest[agent] * others
 
 
-@pytest.mark.parametrize(("features", "width"), [(3, 2), (3, 3), (9, 4)])
+@pytest.mark.parametrize(
+    ("size", "features", "width"), [(6, 3, 2), (6, 3, 3), (6, 9, 4), (13, 3, 2), (13, 20, 4)]
+)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("moved", [False, True])
-def test_steps_equal_a_loop_with_explicit_inverses(features, width, masked, moved):
-    examples = drawn.examples(2, AGENTS, 6, features, CLASSES, masked=masked)
+def test_steps_equal_a_loop_with_explicit_inverses(size, features, width, masked, moved):
+    examples = drawn.examples(2, AGENTS, size, features, CLASSES, masked=masked)
     view = LocalView.of(examples, CLASSES, unit=normal(3, AGENTS, features).exp())
-    assert view.wide == (features > 6)
+    assert view.x.shape[1] == {6: 6, 13: 16}[size], "rows are added where few are missing"
+    assert view.wide == (features > size)
     centres = view.centre
     if moved:
         centres = normal(50, AGENTS, features)
@@ -116,7 +118,7 @@ def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(ma
     wide = replace(examples, x=torch.cat([examples.x, examples.x.new_zeros(AGENTS, 6, 5)], 2))
     curvature, step = some_curvature(4, 2), some_step(20)
     longer = replace(
-        curvature, axes=torch.cat([curvature.axes, curvature.axes.new_zeros(AGENTS, 5, 2)], 1)
+        curvature, axes=torch.cat([curvature.axes, curvature.axes.new_zeros(AGENTS, 2, 5)], 2)
     )
     weights = normal(6, AGENTS, 5, CLASSES)
     zeros = weights.new_zeros(AGENTS, 5, CLASSES)
@@ -147,7 +149,7 @@ def test_logits_are_those_of_the_raw_head(features):
     head = raw_head(fit).reshape(AGENTS, features + 1, CLASSES)
     logits = examples.x @ head[:, :-1] + head[:, -1:]
     torch.testing.assert_close(fit.logits.mT * view.real, logits * view.real)
-    torch.testing.assert_close(fit.probabilities(), logits.softmax(2) * view.real)
+    torch.testing.assert_close(fit.probabilities(), (logits.softmax(2) * view.real).mT)
 
 
 def test_without_a_step_the_head_is_what_it_was():
@@ -160,8 +162,8 @@ def test_without_a_step_the_head_is_what_it_was():
 def test_heads_class_by_class_are_the_same_numbers():
     weights = normal(9, AGENTS, 3 + 1, CLASSES)
     head = by_class(weights.flatten(1), 3)
-    assert torch.equal(head[:, : 3 * CLASSES].reshape(AGENTS, CLASSES, 3), weights[:, :-1].mT)
-    assert torch.equal(head[:, 3 * CLASSES :], weights[:, -1])
+    for c in range(CLASSES):
+        assert torch.equal(head[:, 4 * c : 4 * c + 4], weights[:, :, c])
     assert torch.equal(by_feature(head, 3), weights.flatten(1))
 
 
@@ -203,10 +205,10 @@ def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
         omega = normal(15, features, 2)
         kept = first.sketch(omega) if view.wide else None
         for sketch in (view.sketch(omega), view.sketch(omega, kept)):
-            torch.testing.assert_close(sketch[agent], seen.T @ seen @ omega)
+            torch.testing.assert_close(sketch[agent], omega.T @ seen.T @ seen)
         assert float(view.count[agent]) == len(own)
         counts = [sum(label == c for _, label in own) for c in range(CLASSES)]
-        assert view.labels[agent].sum(0).tolist() == counts
+        assert view.labels[agent].sum(1).tolist() == counts
 
 
 @pytest.mark.parametrize("features", [3, 9])
@@ -222,7 +224,7 @@ def test_an_outlook_is_of_the_examples_from_the_centre(features):
             seen = torch.tensor(x, dtype=torch.float64) - view.centre[agent]
             for k in range(2):
                 expected = sum(
-                    float(a * b) for a, b in zip(curvature.axes[agent, :, k], seen, strict=True)
+                    float(a * b) for a, b in zip(curvature.axes[agent, k], seen, strict=True)
                 )
                 assert float(outlook.seen[agent, k, place]) == pytest.approx(expected)
 
@@ -252,7 +254,7 @@ def test_a_batch_is_an_outlook_on_some_of_the_examples(features, size):
         alone = LocalView.of(one_of, CLASSES, centre, unit[agent : agent + 1])
         expected = Outlook.of(alone, one_agent(curvature, agent))
         torch.testing.assert_close(batch.seen[agent][:, real], expected.seen[0])
-        torch.testing.assert_close(batch.view.labels[agent][real], alone.labels[0])
+        torch.testing.assert_close(batch.view.labels[agent][:, real], alone.labels[0])
         torch.testing.assert_close(batch.view.total[agent], batch.view.x[agent].sum(0))
         if view.wide:
             products = here @ here.T

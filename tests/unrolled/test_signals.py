@@ -50,17 +50,17 @@ def test_progress_equals_a_loop_over_examples(seed, classes, masked):
     def chances(*shape):
         return (3 * torch.randn(*shape, generator=random, dtype=torch.float64)).softmax(-1)
 
-    before, after = (chances(AGENTS, 5, classes) * view.real for _ in range(2))
-    before[0] = view.real[0] / classes  # all tie, as they do at W = 0
+    before, after = ((chances(AGENTS, 5, classes) * view.real).mT for _ in range(2))
+    before[0] = view.real[0].T / classes  # all tie, as they do at W = 0
     own, federation = chances(AGENTS, classes), chances(AGENTS, classes)
     found = own_progress(before, after, view, own, federation)
     assert found.shape == (AGENTS, classes + PROGRESS)
     for agent in range(AGENTS):
         real = view.real[agent, :, 0] > 0
         expected = naive_transfer.progress_of(
-            before[agent][real],
-            after[agent][real],
-            view.labels[agent][real],
+            before[agent].T[real],
+            after[agent].T[real],
+            view.labels[agent].T[real],
             own[agent].tolist(),
             federation[agent].tolist(),
         )
@@ -142,7 +142,7 @@ def test_before_the_first_round_every_class_is_as_likely_as_any():
     torch.testing.assert_close(found[:, :4], torch.full((2, 4), 0.25 * 0.75))
     assert torch.equal(found[:, 4:], torch.zeros(2, PROGRESS))
     view = LocalView.of(drawn.examples(3, AGENTS, 5, 3, 4), 4)
-    even = torch.full((AGENTS, 5, 4), 0.25, dtype=torch.float64)
+    even = torch.full((AGENTS, 4, 5), 0.25, dtype=torch.float64)
     share = torch.full((AGENTS, 4), 0.25, dtype=torch.float64)
     values = own_progress(even, even, view, share, share)
     torch.testing.assert_close(values[:, :4], found[:1, :4].double().expand(AGENTS, -1))

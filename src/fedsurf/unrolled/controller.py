@@ -78,8 +78,11 @@ class Controller(nn.Module):
 
     def knobs(
         self, when: Tensor, signals: Tensor, examples: Tensor, agents: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the knobs of a round, each `[agents, 1, 1]`, and the context, `[agents, CONTEXT]`.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the knobs of a round and the context.
+
+        The logarithms of the lengths, `[agents, LENGTHS]`; what mixing depends on, before it is bounded,
+        `[agents, MIXING]`; the context, `[agents, CONTEXT]`.
 
         Parameters
         ----------
@@ -94,8 +97,9 @@ class Controller(nn.Module):
         """
         inputs = [when.expand(len(signals), -1), signals, examples.log() / 2, agents.log() / 3]
         values = two_layers(self.round_in, self.round_out, torch.cat(inputs, 1))
-        named = dict(zip(KNOBS, values[:, : len(KNOBS), None, None].unbind(1), strict=True))
-        return named, values[:, len(KNOBS) :]
+        sizes = [len(LENGTHS), len(MIXING), CONTEXT]
+        lengths, mixing, context = torch.split(values, sizes, 1)
+        return lengths, mixing, context
 
     def gates(self, about: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gate and the offset's weight of every class, each `[agents, classes, 1]`.

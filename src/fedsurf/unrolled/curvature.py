@@ -37,8 +37,8 @@ def directions(features: int, dtype: torch.dtype, width: int = WIDTH) -> Tensor:
 
 
 def pack(sketch: Tensor) -> Tensor:
-    """Turn sketches `[agents, features, k]` into messages: of a whole A, which is symmetric, half."""
-    if sketch.shape[1] > sketch.shape[2]:
+    """Turn sketches `[agents, k, features]` into messages: of a whole A, which is symmetric, half."""
+    if sketch.shape[1] < sketch.shape[2]:
         return sketch.flatten(1)
     row, column = torch.tril_indices(*sketch.shape[1:])
     return sketch[:, row, column]
@@ -47,9 +47,9 @@ def pack(sketch: Tensor) -> Tensor:
 def unpack(message: Tensor, features: int, width: int) -> Tensor:
     """Undo `pack`."""
     if features > width:
-        return message.reshape(len(message), features, width)
-    row, column = torch.tril_indices(features, width)
-    sketch = message.new_empty(len(message), features, width)
+        return message.reshape(len(message), width, features)
+    row, column = torch.tril_indices(width, features)
+    sketch = message.new_empty(len(message), width, features)
     sketch[:, row, column] = message
     sketch[:, column, row] = message
     return sketch
@@ -57,12 +57,12 @@ def unpack(message: Tensor, features: int, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Curvature:
-    """The second moment as each agent knows it: A ≈ U diag(values) Uᵀ + rest (I − U Uᵀ).
+    """The second moment as each agent knows it: A ≈ Uᵀ diag(values) U + rest (I − Uᵀ U).
 
     Attributes
     ----------
     axes : Tensor
-        U, `[agents, features, k]`.
+        U, `[agents, k, features]`.
     values : Tensor
         The second moments along them, `[agents, k]`.
     rest : Tensor
@@ -81,7 +81,7 @@ class Curvature:
         Parameters
         ----------
         sketch : Tensor
-            Y = A Ω of each agent, `[agents, features, k]`.
+            Yᵀ = Ωᵀ A of each agent, `[agents, k, features]`.
         known : Tensor
             Ω, `[features, k]`.
         scale : Tensor
@@ -90,29 +90,29 @@ class Curvature:
         features, width = known.shape
         trace = (features * scale.double()).clamp(min=1e-30)
         if features == width:
-            values, axes = torch.linalg.eigh(sketch.double())
+            values, turn = torch.linalg.eigh(sketch.double())
             # There is no other direction: the rest is nobody's.
-            return Curvature(axes.to(sketch.dtype), values.clamp(min=0).to(sketch.dtype), scale)
+            axes = turn.mT.to(sketch.dtype)
+            return Curvature(axes, values.clamp(min=0).to(sketch.dtype), scale)
         shift = SHIFT * trace[:, None, None]
-        # Small matrices, Ωᵀ Y and Yᵀ Y, hold all that matters; their small values need double precision.
-        omega = known.double()
-        long = torch.addcmul(sketch.double(), shift, omega).mT.contiguous()
-        core = long @ omega
+        long = torch.addcmul(sketch, shift.to(sketch.dtype), known.T)
+        core = (long @ known).double()
         values, turn = torch.linalg.eigh((core + core.mT) / 2)
         values = values.clamp(min=SHIFT / 10 * trace[:, None])
-        half = turn / values.sqrt()[:, None]
-        squares, turn = torch.linalg.eigh(half.mT @ (long @ long.mT) @ half)
+        # Y (Ωᵀ Y)^(-1/2): its squares are the values that are sought, not their squares.
+        long = (turn / values.sqrt()[:, None]).mT.to(sketch.dtype) @ long
+        squares, turn = torch.linalg.eigh((long @ long.mT).double())
         squares = squares.clamp(min=0)
         kept = squares > 1e-10 * squares.amax(1, keepdim=True).clamp(min=1e-30)
-        turn = torch.where(kept, 1 / squares.clamp(min=1e-30).sqrt(), 0.0)[:, None] * (half @ turn)
+        turn = torch.where(kept, 1 / squares.clamp(min=1e-30).sqrt(), 0.0)[:, None] * turn
         found = torch.where(kept, (squares - shift[:, 0]).clamp(min=0), 0.0)
         left = (trace - found.sum(1)) / max(1, features - width)
         rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
-        axes = (turn.mT @ long).to(sketch.dtype).mT
+        axes = turn.mT.to(sketch.dtype) @ long
         return Curvature(axes, found.to(sketch.dtype), rest.to(sketch.dtype))
 
     @staticmethod
     def unknown(like: Tensor) -> "Curvature":
         """Return what agents know who have not looked: no axes. `like` is `[agents, features]`."""
-        none = like.new_empty(*like.shape, 0)
-        return Curvature(none, none[:, 0], torch.zeros_like(like[:, 0]))
+        none = like.new_empty(len(like), 0, like.shape[1])
+        return Curvature(none, none[:, :, 0], torch.zeros_like(like[:, 0]))

@@ -42,12 +42,12 @@ def data_sums(view: LocalView, *, centred: bool) -> Tensor:
     if view.wide:
         products = view.gram
         lengths = products.diagonal(dim1=1, dim2=2)
-        of_classes = ((products @ view.labels) * view.labels).sum((1, 2))
+        of_classes = ((view.labels @ products) * view.labels).sum((1, 2))
     else:
         lengths = view.x.square().sum(2)
         products = view.x.mT @ view.x
-        of_classes = (view.labels.mT @ view.x).square().sum((1, 2))
-    per_class = view.labels.sum(1)
+        of_classes = (view.labels @ view.x).square().sum((1, 2))
+    per_class = view.labels.sum(2)
     own = lengths.sum(1)
     count = view.count[:, 0, 0]
     same = of_classes - own
@@ -134,19 +134,19 @@ def own_progress(
     would say; the loss after the first step; and how unusual its labels are. Losses are in units of
     guessing.
     """
-    classes, count = view.labels.shape[2], view.count[:, 0, 0]
+    classes, count = view.labels.shape[1], view.count[:, 0, 0]
     unit = count * max(math.log(classes), 0.5)
 
     def loss(found: Tensor) -> Tensor:
-        right = (found * view.labels).sum(2) + (1 - view.real[:, :, 0])
+        right = (found * view.labels).sum(1) + (1 - view.real[:, :, 0])
         return -right.clamp(min=1e-6).log().sum(1) / unit
 
     # Ties, as at W = 0, are shared by all that tie.
-    best = probabilities.amax(2, keepdim=True) <= probabilities * (1 + 1e-6)
-    hits = (best * view.labels / best.sum(2, keepdim=True)).sum((1, 2)) / count
+    best = probabilities.amax(1, keepdim=True) <= probabilities * (1 + 1e-6)
+    hits = ((best * view.labels).sum(1) / best.sum(1)).sum(1) / count
     unusual = (own * (own.log() - federation.log())).sum(1)
     values = [loss(probabilities) - 0.5, hits - 0.5, loss(fitted) - 0.5, unusual]
-    bends = (fitted * (view.real - fitted)).sum(1) / count[:, None]
+    bends = (fitted * (view.real.mT - fitted)).sum(2) / count[:, None]
     return torch.cat([bends, torch.stack(values, 1).clamp(-3, 3)], 1)
 
 

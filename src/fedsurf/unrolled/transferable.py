@@ -36,7 +36,7 @@ from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
-from fedsurf.unrolled.controller import LENGTHS, MIXING, NOBODY, Controller, schedule
+from fedsurf.unrolled.controller import LENGTHS, NOBODY, Controller, schedule
 from fedsurf.unrolled.curvature import (
     WIDTH,
     WIDTH_THROUGH_SERVER,
@@ -56,11 +56,13 @@ from fedsurf.unrolled.signals import (
     no_progress,
     own_progress,
 )
+from fedsurf.unrolled.weighted_sum import weighted_sum
 
 Scaling = Literal["whole", "features"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
+"""In how many rounds agents over a graph tell the sum and the sketch of their examples."""
 LIMITS = {
     "correction": (0.35, 1.0),
     "keep": (0.35, 0.35),
@@ -103,7 +105,7 @@ class TransferState(State):
     own, own_moments : Tensor
         Each agent's own contribution to `sums` and to `moments`, `[agents, …]`.
     sketch : Tensor
-        Each agent's sketch of its own examples from where it saw them first, `[agents, features, k]`;
+        Each agent's sketch of its own examples from where it saw them first, `[agents, k, features]`;
         used where there are more features than examples.
     outlook : Outlook
         Its view of them along the axes that it knows; through a server, along none.
@@ -312,7 +314,7 @@ class TransferableAlgorithm:
     ) -> TransferState:
         heard = self._hear(state.sums, state.progress, network)
         sharing = state.rounds - self.calibration < SHARED_ROUNDS
-        knobs, fitted, progress = self._work(
+        mixing, fitted, progress = self._work(
             self.optimizer.graph,
             schedule(*self._when(state), NOBODY, state.head),
             state.outlook,
@@ -322,20 +324,21 @@ class TransferableAlgorithm:
             self._heard_share(network).to(state.head),
             generator,
         )
-        knobs = {name: _bounded(value, *LIMITS[name]) for name, value in knobs.items()}
+        mixing = _bounded(
+            mixing, *(mixing.new_tensor(limits) for limits in zip(*LIMITS.values(), strict=True))
+        )
+        correction, memory = mixing[:, :1], mixing[:, 1:]
         sent = fitted
         if state.rounds > self.calibration:
-            sent = torch.addcmul(fitted, knobs["correction"], state.head - state.fitted)
+            sent = weighted_sum(correction, state.head - state.fitted, plus=fitted)
         seen = torch.lerp(progress, state.progress, FORGETTING)
-        message = [sent, state.sums, seen] + [state.moments] * sharing
-        mixed = network.mix(torch.cat(message, 1))
-        head, sums, seen, *moments = torch.split(mixed, [part.shape[1] for part in message], 1)
+        told = [state.sums, seen] + [state.moments] * sharing
+        head, heard_of = network.mix_parts(sent, torch.cat(told, 1))
+        sums, seen, *moments = torch.split(heard_of, [part.shape[1] for part in told], 1)
         # Nothing learned is in these: without this, derivatives would be taken of all examples.
         sums, moments = sums.detach(), [part.detach() for part in moments]
-        keep, stay, memory = (knobs[name] for name in ("keep", "stay", "memory"))
-        head = (1 - keep - stay - memory) * head
-        for weight, other in ((keep, sent), (stay, state.head), (memory, state.previous)):
-            head = torch.addcmul(head, weight, other)
+        weights = torch.cat([1 - memory.sum(1, keepdim=True), memory], 1)
+        head = weighted_sum(weights, head, sent, state.head, state.previous)
         state = replace(
             state,
             head=head,
@@ -396,7 +399,7 @@ class TransferableAlgorithm:
             sums, moments = own, own_moments
         heard = self._hear(sums, progress, network)
         curvature = self._curvature(moments, sums, known, heard)
-        knobs, fitted, progress = self._work(
+        mixing, fitted, progress = self._work(
             self.optimizer.server,
             schedule(*self._when(state), len(called), head),
             Outlook.of(view, curvature),
@@ -408,10 +411,9 @@ class TransferableAlgorithm:
         )
         reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
         head, sums, progress, moments = torch.split(reply.mean(0), sizes)
-        sums, moments = sums.detach(), moments.detach()
-        keep, stay, memory = (
-            _bounded(knobs[name], 1.0, 1.0).mean() for name in ("keep", "stay", "memory")
-        )
+        sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
+        one = torch.ones_like(mixing)
+        _, keep, stay, memory = _bounded(mixing, one, one).mean(0).unbind()
         # What agents send must count for something, whatever the features: else W walks away from it.
         shrink = MOST_OLD / (stay + memory).clamp(min=MOST_OLD)
         stay, memory = shrink * stay, shrink * memory
@@ -475,20 +477,20 @@ class TransferableAlgorithm:
         steps: int,
         heard_share: Tensor,
         generator: torch.Generator,
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Fit the heads to the agents' examples; return the knobs of mixing, V and the progress."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fit the heads to the agents' examples; return what mixing depends on, V and the progress."""
         classes, view = self.model.classes, outlook.view
-        counts, count = view.labels.sum(1), view.count[:, 0]
+        counts, count = view.labels.sum(2), view.count[:, 0]
         share = (counts + PRIOR * heard.classes) / (count + PRIOR)
         unusual = share.log() - heard.classes.log()
         if self.batch_size is not None:
             outlook = outlook.batch(self.batch_size, generator)
         fit, view = LocalFit(outlook, head), outlook.view
-        knobs, context = controller.knobs(
+        lengths, mixing, context = controller.knobs(
             when, heard.signals, view.count[:, 0] / count, heard_share
         )
         before = fit.probabilities()
-        error = classes * (before - view.labels).abs().sum(1) / view.count[:, 0]
+        error = classes * (before - view.labels).abs().sum(2) / view.count[:, 0]
         relative = (count / heard.examples[:, None].clamp(min=0.1)).log().expand_as(share)
         about = [
             unusual,
@@ -498,29 +500,24 @@ class TransferableAlgorithm:
             relative.clamp(-3, 3),
         ]
         gate, weight = controller.gates(torch.stack(about, 2), context)
-        lengths = {name: _exp(knobs[name]) for name in LENGTHS}
+        named = zip(LENGTHS, lengths.clamp(-12, 3).exp()[:, :, None, None].unbind(1), strict=True)
         step = Step(
             gate=gate,
             offset=weight * unusual[:, :, None],
             bend=heard.bends[:, :, None],
             scale=heard.scale[:, None, None],
-            **lengths,
+            **dict(named),
         )
         fit.take(step)
         after = fit.probabilities()
         for _ in range(steps - 1):
             fit.take(step)
-        mixing = {name: knobs[name][:, 0] for name in MIXING}
         return mixing, fit.head(), own_progress(before, after, view, share, heard.classes)
 
 
-def _bounded(value: Tensor, below: float, above: float) -> Tensor:
-    """Keep a value between two limits; unlike tanh it never runs out of slope in float32."""
+def _bounded(value: Tensor, below: Tensor, above: Tensor) -> Tensor:
+    """Keep values between two limits; unlike tanh it never runs out of slope in float32."""
     return value / (1 + value.abs() / torch.where(value < 0, below, above))
-
-
-def _exp(logarithm: Tensor) -> Tensor:
-    return logarithm.clamp(-12, 3).exp()
 
 
 def _with_server(values: Tensor, server: Tensor) -> Tensor:
