@@ -440,8 +440,9 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(tmp_path):
     save(x * np.float32(1 + 1e-6), y)  # another machine's rounding
     Experiment(config).train(tmp_path / "run", resume=True)
     Experiment.load(tmp_path / "run")
-    (tmp_path / "run" / "data.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="is damaged"):
-        Experiment.load(tmp_path / "run")
+    for content in ("[]", '{"features": 6}', '{"features": 6, "train": {}, "test": {}}'):
+        (tmp_path / "run" / "data.json").write_text(content)
+        with pytest.raises(CheckpointError, match="is damaged"):
+            Experiment.load(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()  # as runs were before
     Experiment.load(tmp_path / "run")
