@@ -53,6 +53,16 @@ def test_a_task_names_what_is_wrong_with_it(part, change, message):
         Task(**parts, classes=3)
 
 
+def test_infinities_that_cancel_are_found_and_large_features_are_none():
+    both = with_entry(GOOD.x, (0, 1, 1), float("inf"))
+    both[1, 0, 0] = -float("inf")
+    with pytest.raises(ValueError, match=r"^train.x: .* infinite .*agent 0, example 1"):
+        Task(replace(GOOD, x=both), GOOD, 3)
+    large = replace(GOOD, x=torch.full_like(GOOD.x, 1e308))
+    assert large.x.sum().isinf()
+    assert torch.equal(Task(large, GOOD, 3).train.x, large.x)
+
+
 def test_training_and_test_part_must_be_of_the_same_agents_features_and_type():
     with pytest.raises(ValueError, match=r"^test: got examples of 3 agents, but train has 2"):
         Task(GOOD, draw_examples(1, agents=3, features=2), 3)

@@ -175,7 +175,9 @@ class Network:
         return values[1:] if self.server else values
 
     def _product(self, operator: Tensor, values: Tensor) -> Tensor:
-        return (operator @ values.flatten(1)).reshape(values.shape)
+        flat = values.flatten(1)
+        # Adding nothing, instead of a plain product: that would make a matrix of zeros to begin with.
+        return torch.addmm(flat.detach(), operator, flat, beta=0).reshape(values.shape)
 
     def _own_and_links(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return S by its diagonal `[nodes]` and its entries link by link, `[links]`."""
