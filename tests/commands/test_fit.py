@@ -1,7 +1,6 @@
 """`fedsurf fit` and `fedsurf predict` as a user types them: files in, files out, errors that help."""
 
 import csv
-import importlib.util
 import json
 from pathlib import Path
 
@@ -23,9 +22,6 @@ from fedsurf.tables_io import read_labelled
 
 FILES = {"head.safetensors", "linear.safetensors", "figure.png", "trajectory.csv", "config.json"}
 NAMES = ("sepal length", "sepal width", "petal length", "petal width")
-needs_pyarrow = pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is None, reason="takes the extra parquet"
-)
 
 
 def rows():
@@ -203,7 +199,6 @@ def test_arrays_go_in_whole_or_divided_with_their_agents(tmp_path, capsys):
         assert predicted["classes"] == (data.target_names.tolist() if options else [0, 1, 2])
 
 
-@needs_pyarrow
 def test_parquet_is_read_like_csv(fitted, tmp_path, capsys):
     import pyarrow
     from pyarrow import parquet
@@ -532,7 +527,6 @@ def test_paths_are_no_markup(tmp_path, capsys):
     assert f"fedsurf predict '{model}' '{data}'" in capsys.readouterr().out
 
 
-@needs_pyarrow
 def test_dates_and_lists_in_a_table_are_no_features(tmp_path, capsys):
     import pyarrow
     from pyarrow import parquet
