@@ -1,6 +1,10 @@
 """Backbones: frozen, in batches, and leaving everything as it was."""
 
 import builtins
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +95,55 @@ def test_the_version_of_a_module_follows_its_weights():
     changed = network(0)
     changed[1].running_mean += 1
     assert checksum(changed) != checksum(network(0))
+
+
+class Scaled(nn.Module):
+    """Does what its plain attributes say."""
+
+    def __init__(self, factor=2.0, axes=(1, 2), names=None):
+        super().__init__()
+        self.factor, self.axes, self.names = factor, axes, names
+        self.made = object()  # no plain value: nothing that could be spelt out
+
+    def forward(self, x):
+        return self.factor * x.flip(self.axes) * 3
+
+
+class Other(Scaled):
+    def forward(self, x):
+        return self.factor * x.flip(self.axes) * 4
+
+
+class Chosen(Scaled):
+    def forward(self, x):
+        return x if self.names in {"red", "green", "blue", "black", "white"} else -x
+
+
+def test_the_version_of_a_module_follows_its_plain_attributes_and_its_code():
+    same = checksum(Scaled())
+    assert checksum(Scaled().eval()) == checksum(nn.Sequential(Scaled())[0]) == same
+    others = [Scaled(3.0), Scaled(axes=(2, 1)), Scaled(names=["a"]), Scaled(names={"a": [1]})]
+    renamed = Other()
+    renamed.__class__.__name__ = "Scaled"  # so that only a constant in its code differs
+    assert repr(renamed) == repr(Scaled())
+    assert len({same, *map(checksum, [*others, renamed])}) == 6
+
+
+def test_the_version_of_a_module_is_the_same_in_every_process():
+    """Sets of text have another order in every process."""
+    code = "from test_backbones import Chosen, checksum; print(checksum(Chosen()))"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "12"
+    }
+    assert found == {checksum(Chosen()) + "\n"}
 
 
 def test_progress_goes_to_the_standard_error_stream(capfd):

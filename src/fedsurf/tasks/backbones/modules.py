@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType
 
 import numpy as np
 import torch
@@ -123,15 +124,40 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def checksum(module: nn.Module) -> str:
     """Return a short checksum of a module: its structure, its parameters and buffers, and its code.
 
-    Of plain attributes only those count that its `repr` shows.
+    Of parts that are not torch's own, the code is that of `forward`, and plain attributes count: numbers,
+    text, and tuples, lists and dictionaries of them. What `forward` calls elsewhere does not: modules
+    that differ in nothing else need a `version`.
     """
     digest = hashlib.sha256(repr(module).encode())
     for part in module.modules():
+        if type(part).__module__.startswith("torch."):
+            continue
         code = getattr(type(part).forward, "__code__", None)
-        if code is not None and not type(part).__module__.startswith("torch."):
-            digest.update(code.co_code + repr(code.co_names).encode())
+        if code is not None:
+            digest.update(_spelt(code).encode())
+        for name, value in sorted(vars(part).items()):
+            if name != "training" and not name.startswith("_") and _is_plain(value):
+                digest.update(f"{name}={value!r};".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}{tensor.dtype}{list(tensor.shape)}".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+def _spelt(constant: object) -> str:
+    """Spell out code and its constants, the same in every process."""
+    if isinstance(constant, CodeType):
+        inside = " ".join(_spelt(value) for value in constant.co_consts)
+        return f"{constant.co_code.hex()} {constant.co_names} {inside}"
+    if isinstance(constant, frozenset):  # its order is another one in every process
+        return f"{{{sorted(map(_spelt, constant))}}}"
+    return repr(constant)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_is_plain(each) for each in value)
+    if isinstance(value, dict):
+        return all(_is_plain(each) for each in [*value, *value.values()])
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes)
