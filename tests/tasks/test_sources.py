@@ -101,6 +101,14 @@ def test_a_truncated_file_in_a_folder_is_named(tmp_path, zipped):
         sources.load("mnist", tmp_path)
 
 
+def test_files_that_do_not_belong_together_are_named_by_their_folder(tmp_path):
+    for file, content in idx_files().items():
+        (tmp_path / file).write_bytes(content)
+    (tmp_path / idx.TRAIN_LABELS).write_bytes(idx_bytes(np.arange(19) % 10))
+    with pytest.raises(ValueError, match=rf"^{tmp_path}: train_y: got .*shape \[19\]"):
+        sources.load("mnist", tmp_path)
+
+
 # ---- CIFAR-10
 
 
@@ -151,6 +159,14 @@ def test_pngs_become_the_binary_batches(tmp_path):
     cifar.prepare(tmp_path / "png", tmp_path / "made")
     for name in cifar.CIFAR10.recipe.files:
         assert (tmp_path / "made" / name).read_bytes() == (tmp_path / "bin" / name).read_bytes()
+
+
+def test_labels_of_cifar10_that_are_none_are_named_by_their_folder(tmp_path):
+    x, y = cifar_parts(2)
+    y[0, 1] = 10
+    write_cifar(tmp_path, "binary", x, y)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}: train_y: got .*10"):
+        sources.load("cifar10", tmp_path)
 
 
 def test_damaged_batches_are_named(tmp_path):

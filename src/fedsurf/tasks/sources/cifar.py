@@ -26,9 +26,11 @@ def present(folder: Path) -> bool:
 def read(folder: Path) -> Dataset:
     """Read the six batches of a folder."""
     part = _read_binary if _binary(folder) else _read_pngs
-    return Dataset.from_arrays(
-        *part(folder, TRAIN), *part(folder, TEST), name="cifar10", classes=10
-    )
+    train, test = part(folder, TRAIN), part(folder, TEST)
+    try:
+        return Dataset.from_arrays(*train, *test, name="cifar10", classes=10)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
 
 
 def prepare(material: Path, into: Path) -> None:

@@ -55,7 +55,10 @@ def present(folder: Path) -> bool:
 def read(folder: Path, name: str) -> Dataset:
     """Read the four files of a folder."""
     train_x, train_y, test_x, test_y = (_parsed(folder, file) for file in FILES)
-    return Dataset.from_arrays(train_x, train_y, test_x, test_y, name=name, classes=10)
+    try:
+        return Dataset.from_arrays(train_x, train_y, test_x, test_y, name=name, classes=10)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from error
 
 
 def prepare(material: Path, into: Path) -> None:
