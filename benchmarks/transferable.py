@@ -11,11 +11,12 @@ test examples and gradients on mini-batches; and with the settings of `fedsurf p
 and the gradients on all agents' examples and the gradient clipped, for which it must be whole. U-DGD has
 531 million parameters there and needs about 9 GB.
 
-    python benchmarks/transferable.py [--features 512] [--agents 100] [--repeats 7] [--steps 2]
+    python benchmarks/transferable.py [--features 512] [--agents 100] [--repeats 7] [--steps 3]
 """
 
 import argparse
 import gc
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def seconds(*works: Callable[[], object], repeats: int) -> list[float]:
             work()
             if repeat:
                 times.append(time.perf_counter() - start)
-    return [sorted(times)[len(times) // 2] for times in taken]
+    return [statistics.median(times) for times in taken]
 
 
 def distribution(features: int, classes: int, agents: int) -> TaskDistribution:
