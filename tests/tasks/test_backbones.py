@@ -122,6 +122,9 @@ class Chosen(Scaled):
 def test_the_version_of_a_module_follows_its_plain_attributes_and_its_code():
     same = checksum(Scaled())
     assert checksum(Scaled().eval()) == checksum(nn.Sequential(Scaled())[0]) == same
+    counting = Scaled()
+    counting._calls = 1
+    assert checksum(counting) == same
     others = [Scaled(3.0), Scaled(axes=(2, 1)), Scaled(names=["a"]), Scaled(names={"a": [1]})]
     renamed = Other()
     renamed.__class__.__name__ = "Scaled"  # so that only a constant in its code differs

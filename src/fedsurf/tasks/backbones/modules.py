@@ -125,8 +125,9 @@ def checksum(module: nn.Module) -> str:
     """Return a short checksum of a module: its structure, its parameters and buffers, and its code.
 
     Of parts that are not torch's own, the code is that of `forward`, and plain attributes count: numbers,
-    text, and tuples, lists and dictionaries of them. What `forward` calls elsewhere does not: modules
-    that differ in nothing else need a `version`.
+    text, and tuples, lists and dictionaries of them; not those whose names begin with an underscore, where
+    a module may count or remember. What `forward` calls elsewhere does not count: modules that differ in
+    nothing else need a `version`.
     """
     digest = hashlib.sha256(repr(module).encode())
     for part in module.modules():
