@@ -1,6 +1,7 @@
 """The commands as a user types them, in this process: exit codes, output, files."""
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,14 @@ def test_a_single_agent_without_communication_trains(tmp_path: Path) -> None:
 
 def test_the_version_is_that_of_the_package(capsys):
     assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"fedsurf {__version__}\n"
+
+
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fedsurf", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("fedsurf", run_name="__main__")
+    assert stop.value.code == 0
     assert capsys.readouterr().out == f"fedsurf {__version__}\n"
 
 

@@ -535,7 +535,3 @@ def _what_is_kept(arguments: list[str]) -> str:
 def _failed(error: Exception, code: int) -> int:
     err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True, style="red")
     return code
-
-
-if __name__ == "__main__":
-    main()
