@@ -34,8 +34,14 @@ def naive_weights(sums, counts):
         if count <= 1e-9:
             columns.append(None)
             continue
-        mean = [value / count for value in total]
-        columns.append([*mean, -sum(value**2 for value in mean) / 2])
+        columns.append([value / count for value in total])
+    means = [column for column in columns if column is not None]
+    middle = [sum(values) / len(means) for values in zip(*means, strict=True)]
+    for place, mean in enumerate(columns):
+        if mean is not None:
+            difference = [value - other for value, other in zip(mean, middle, strict=True)]
+            squares = sum(value**2 for value in mean) - sum(value**2 for value in middle)
+            columns[place] = [*difference, -squares / 2]
     seen = [column for column in columns if column is not None]
     low = [sum(values) / len(seen) for values in zip(*seen, strict=True)]
     low[-1] -= UNSEEN_MARGIN
@@ -77,6 +83,7 @@ def test_after_averaging_they_are_the_means_of_the_pooled_examples(star):
     known = NearestCentroid().fit(pool.x[0].numpy(), pool.y[0].numpy())
     matrix = network.agent_rows(state.weights).reshape(8, 4, 3)
     centroids = torch.from_numpy(known.centroids_).T
+    centroids = centroids - centroids.mean(1, keepdim=True)
     torch.testing.assert_close(matrix[:, :3], centroids.expand(8, 3, 3))
     predicted = head.logits(network.agent_rows(state.weights), test.x).argmax(2)
     assert np.array_equal(predicted.numpy(), np.tile(known.predict(test.x[0].numpy()), (8, 1)))
@@ -100,6 +107,20 @@ def test_a_class_that_no_one_has_seen_never_wins_and_nothing_is_infinite(seed, c
     assert state.weights.dtype == dtype
     assert set(head.logits(state.weights, task.test.x).argmax(2).unique().tolist()) <= {1, 3}
     assert head.loss(state.weights, task.test).isfinite().all()
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e5])
+def test_features_far_from_zero_are_told_apart_in_single_precision(offset):
+    task = draw_task(5, 8, train=40, test=100, dtype=torch.float32)
+    parts = [Examples(part.x + offset, part.y, part.mask) for part in (task.train, task.test)]
+    task, head = Task(*parts, task.classes), SoftmaxHead(3, 3)
+    network = Network(nx.complete_graph(8), "metropolis")
+    found = rounds(ClassMeans(head), task, network, 3).weights
+    pool, test = task.train.pooled(), task.test.pooled()
+    known = NearestCentroid().fit(pool.x[0].double().numpy(), pool.y[0].numpy())
+    right = float((known.predict(test.x[0].double().numpy()) == test.y[0].numpy()).mean())
+    assert right > 0.4
+    assert float(head.accuracy(found[:1], test)) == pytest.approx(right, abs=0.02)
 
 
 def test_where_no_class_is_seen_the_weights_are_finite():

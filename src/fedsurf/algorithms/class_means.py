@@ -7,6 +7,9 @@ is a linear classifier:
 
     score_c(x) = μ_c·x − ½‖μ_c‖².
 
+It is written as (μ_c − μ)·(x − ½(μ_c + μ)) with μ the mean of the classes' means: less by what is the
+same for all classes, so that features far from zero do not drown what tells the classes apart.
+
 Sums and counts of classes are all that it needs: averaged over the agents (`gossip`), their ratios
 are the means of the pooled examples.
 """
@@ -80,8 +83,10 @@ class ClassMeans:
         sums, counts = split_class_sums(estimates, self.model.classes)
         seen = seen_classes(counts)
         means = class_means(sums, counts, seen)
-        bias = -means.square().sum(2, keepdim=True) / 2
-        return head_weights(torch.cat([means, bias], 2), seen)
+        middle = means.sum(1, keepdim=True) / seen.sum(1).clamp(min=1)[:, None, None]
+        weights = means - middle
+        bias = -(weights * (means + middle)).sum(2, keepdim=True) / 2
+        return head_weights(torch.cat([weights, bias], 2), seen)
 
 
 def check_head(model: Model, method: str) -> None:
