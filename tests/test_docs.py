@@ -99,9 +99,11 @@ def only_parsing(monkeypatch):
     def stop(*args, **kwargs):
         raise ParsedError
 
-    monkeypatch.setattr(cli, "_train", stop)
-    monkeypatch.setattr(cli, "_evaluate", stop)
-    monkeypatch.setattr(cli, "Study", stop)
+    for command in ("train", "demo", "ablation"):
+        monkeypatch.setattr(f"fedsurf.commands.{command}.run_training", stop)
+    monkeypatch.setattr("fedsurf.commands.evaluate.show_evaluation", stop)
+    monkeypatch.setattr("fedsurf.commands.tune.Study", stop)
+    monkeypatch.setattr("fedsurf.commands.compare.Study", stop)
     monkeypatch.setattr("fedsurf.commands.audit.find", stop)
     monkeypatch.setattr("fedsurf.commands.certify.find", stop)
     monkeypatch.setattr("fedsurf.commands.reproduce.size_named", stop)

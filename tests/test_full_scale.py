@@ -19,7 +19,7 @@ def test_the_papers_scale_fits_into_16_gib(tmp_path: Path) -> None:
         pytest.skip(f"needs 512 features of CIFAR-10 in {FEATURES}")
     subprocess.run(
         [
-            *(sys.executable, "-m", "fedsurf.cli", "train", "paper-regular"),
+            *(sys.executable, "-m", "fedsurf", "train", "paper-regular"),
             *("--data.source", str(FEATURES), "--data.backbone", "none"),
             *(
                 "--surf.steps",

@@ -1,1 +1,1 @@
-"""Commands of the command line that fill a file of their own."""
+"""The commands of the command line: one file each."""

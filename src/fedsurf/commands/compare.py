@@ -1,0 +1,167 @@
+"""`fedsurf compare`: methods and trained optimizers on the same tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from torch import Tensor
+
+from fedsurf import tables
+from fedsurf.algorithms.checks import check_batch_size
+from fedsurf.commands.choices import AnyStudy
+from fedsurf.commands.evaluate import run_label
+from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.methods import Method, Settings
+from fedsurf.pretrained import NAMES
+from fedsurf.progress import opener
+from fedsurf.report import write_report
+from fedsurf.scores import ROUNDS, Score, score
+from fedsurf.study import Entrant, Study, StudyConfig
+from fedsurf.tuning import best_settings, check_tuned_through, read_tuned, shipped_settings
+
+
+def compare(
+    config: Annotated[AnyStudy, tyro.conf.arg(name="")],
+    folder: Path,
+    methods: tuple[str, ...] = ("all",),
+    runs: tuple[Path, ...] = (),
+    pretrained: tuple[str, ...] = (),
+    depths: tuple[int, ...] = (20,),
+    batch_sizes: tuple[int, ...] = (),
+    tuned: Path | None = None,
+    at: tuple[int, ...] = ROUNDS,
+    json: bool = False,
+) -> None:
+    """Compare methods and trained optimizers: same tasks, same start, same graph, same metric.
+
+    Results are cached in the folder by configuration: adding a method computes only that method.
+    Writes results.json, results.csv, trajectories.csv and figure.png (and .svg) into the folder.
+
+    Args:
+        config: The study to start from.
+        folder: Gets the results.
+        methods: Names of classical methods; all stands for all that run on the network.
+        runs: Folders of optimizers that `fedsurf train` made.
+        pretrained: Names of pretrained optimizers (softmax-head), or their .safetensors files.
+        depths: The numbers of rounds that each pretrained optimizer is given.
+        batch_sizes: Mini-batches with which each pretrained optimizer is run besides, not only with
+            all examples of every agent.
+        tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
+        at: After how many rounds accuracy is shown, beside the end.
+        json: Print the results as JSON instead of a table.
+    """
+    if len(set(runs)) < len(runs):
+        raise ValueError(f"runs: got {[str(run) for run in runs]}, but each must be another one")
+    found = run_comparison(
+        config,
+        folder,
+        methods=methods,
+        runs=runs,
+        pretrained=pretrained,
+        depths=depths,
+        batch_sizes=batch_sizes,
+        tuned=tuned,
+        at=at,
+    )
+    if json:
+        print_json(found.report)
+    else:
+        show_comparison(found, folder)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison found, for tables and for programs."""
+
+    scores: list[Score]
+    ceiling: Tensor
+    report: dict[str, Any]
+
+
+def run_comparison(
+    config: StudyConfig,
+    folder: Path,
+    *,
+    methods: tuple[str, ...],
+    runs: tuple[Path, ...] = (),
+    pretrained: tuple[str, ...] = (),
+    depths: tuple[int, ...] = (20,),
+    batch_sizes: tuple[int, ...] = (),
+    tuned: Path | None = None,
+    at: tuple[int, ...] = ROUNDS,
+) -> Compared:
+    """Run every method and optimizer of a comparison; write its files."""
+    limit_threads(0)
+    for count in at:
+        if count < 0:
+            raise ValueError(f"at: got {count}, but it must be a number of rounds, at least 0")
+    if batch_sizes and not pretrained:
+        raise ValueError(
+            f"batch_sizes: got {list(batch_sizes)}, but only pretrained optimizers take them: "
+            "name one with pretrained"
+        )
+    for size in batch_sizes:
+        check_batch_size(size)
+    study = Study(config, folder / "cache")
+    server = config.network.graph.kind == "star"
+    if tuned is None:
+        settings = shipped_settings(server=server)
+    else:
+        check_tuned_through(tuned, server=server)
+        settings = best_settings(read_tuned(tuned))
+    entrants = [
+        Entrant(
+            _pretrained_label(name, depth, size, pretrained),
+            pretrained=name,
+            rounds=depth,
+            batch_size=size,
+        )
+        for name in dict.fromkeys(pretrained)
+        for depth in dict.fromkeys(depths)
+        for size in dict.fromkeys((None, *batch_sizes))
+    ]
+    entrants += [Entrant(run_label(run, list(runs)), run=run) for run in runs]
+    entrants += [
+        Entrant(method.title, method.name, _settings_of(method, settings))
+        for method in study.methods(methods)
+    ]
+    entrants = [study.settled(entrant) for entrant in entrants]
+    bar = opener(err)
+    total = len(config.seeds) * config.tasks
+    results = []
+    for entrant in entrants:
+        with bar(entrant.label, total) as advance:
+            results.append(study.run(entrant, advance))
+    with bar("centralised", total) as advance:
+        ceiling = study.ceiling(advance)
+    shown = [count for count in at if count <= config.rounds]
+    scores = [score(one, ceiling, config.task.agents, shown) for one in results]
+    return Compared(
+        scores, ceiling, write_report(folder, study, entrants, results, scores, ceiling)
+    )
+
+
+def show_comparison(found: Compared, folder: Path) -> None:
+    """Print a comparison's tables, and say where its figure is."""
+    out.print(tables.scores_table(found.scores, found.ceiling))
+    out.print(tables.reached_table(found.scores))
+    out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
+
+
+def _settings_of(method: Method, settings: Mapping[str, Settings]) -> Settings:
+    if method.name not in settings:
+        raise ValueError(
+            f"tuned: got a file without {method.name}; tune it first with "
+            f"`fedsurf tune … --methods {method.name}`, or leave it out"
+        )
+    return settings[method.name]
+
+
+def _pretrained_label(name: str, depth: int, size: int | None, names: Sequence[str]) -> str:
+    """Name a pretrained optimizer in a table: the shipped one plainly, others by their folder."""
+    folders = [Path(one).resolve().parent for one in dict.fromkeys(names) if one not in NAMES]
+    which = "" if name in NAMES else f" ({run_label(Path(name).resolve().parent, folders)})"
+    batches = "" if size is None else f", batches of {size}"
+    return f"SURF-T{which}, {depth} rounds{batches}"

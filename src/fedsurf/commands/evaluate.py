@@ -1,0 +1,79 @@
+"""`fedsurf evaluate`: trained optimizers on meta-test tasks, beside DGD."""
+
+from pathlib import Path
+
+import tyro
+
+from fedsurf import comparison, plots, tables
+from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.experiment import Experiment
+from fedsurf.files import write_json
+from fedsurf.progress import opener
+
+
+def evaluate(
+    runs: tyro.conf.Positional[tuple[Path, ...]],
+    tasks: int = 30,
+    rounds: tuple[int, ...] = (20, 200),
+    figure: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Try meta-trained optimizers on meta-test tasks, beside tuned DGD and centralised training.
+
+    Args:
+        runs: One or several folders that `fedsurf train` made.
+        tasks: The number of meta-test tasks.
+        rounds: The numbers of rounds that DGD is given; its step is tuned for each.
+        figure: Draw a figure into this file (.png, .svg or .pdf).
+        json: Print the numbers as JSON instead of tables.
+    """
+    if not runs:
+        raise ValueError("runs: got none, but there must be at least one run to evaluate")
+    if not rounds:
+        raise ValueError("rounds: got none, but DGD must be given at least one number of rounds")
+    show_evaluation(list(runs), tasks=tasks, rounds=rounds, figure=figure, as_json=json)
+
+
+def show_evaluation(
+    runs: list[Path], *, tasks: int, rounds: tuple[int, ...], figure: Path | None, as_json: bool
+) -> None:
+    """Evaluate runs; print their tables or JSON, draw the figure."""
+    if figure is not None:
+        plots.check_figure(figure)
+    results = []
+    for run in runs:
+        experiment = Experiment.load(run)
+        limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
+        result = comparison.evaluate(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
+        try:
+            write_json(run / "evaluation.json", result.to_dict())
+        except OSError as error:  # a folder of someone else's: the result is shown all the same
+            err.print(f"evaluation.json was not written: {error}", highlight=False, soft_wrap=True)
+        results.append((run, experiment.config, result))
+    if not as_json:
+        for run, config, result in results:
+            descent = config.surf.descent
+            out.print(f"\n{run}", highlight=False, style="bold")
+            out.print(
+                tables.layers_table(
+                    result, constrained=descent.constrained, epsilon=descent.epsilon
+                )
+            )
+            out.print(tables.methods_table(result))
+    if figure is not None:
+        if len(results) == 1:
+            _, config, result = results[0]
+            drawn = plots.comparison_figure(result, config.surf.descent.epsilon)
+        else:
+            drawn = plots.layers_figure(
+                [(run_label(run, runs), result) for run, _, result in results]
+            )
+        plots.save(drawn, figure)
+        err.print(f"figure: {figure}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json([{"run": str(run), **result.to_dict()} for run, _, result in results])
+
+
+def run_label(run: Path, runs: list[Path]) -> str:
+    """Name a run in a figure: by its folder's name, or by the whole path where that is ambiguous."""
+    return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
