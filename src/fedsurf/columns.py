@@ -1,7 +1,7 @@
 """Columns by name, from .csv and .parquet files: read as they are, then made numbers or labels."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,12 @@ def _read_csv(path: Path) -> dict[str, Array]:
             raise ValueError(
                 f"{path}: damaged, or not CSV in UTF-8 (line {reader.line_num}: {error})"
             ) from error
+    for separator in (";", "\t"):
+        if len(names) == 1 and separator in names[0]:
+            raise ValueError(
+                f"{path}: got the first line {names[0][:60]!r}, whose columns seem to be separated by "
+                f"{separator!r}, but commas must separate them"
+            )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
@@ -109,10 +115,31 @@ def _read_csv(path: Path) -> dict[str, Array]:
                 f"but the first line names {len(names)} columns"
             )
     values = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return {
+    columns = {
         name: np.array([value.strip() for value in column], dtype=object)
         for name, column in zip(names, values, strict=True)
     }
+    _check_names(path, columns)
+    return columns
+
+
+def _check_names(path: Path, columns: Mapping[str, Array]) -> None:
+    """Raise where the first line is a row like the others: it would be lost, without a word.
+
+    Names may be numbers, 0, 1, … or wavelengths, but not fractions among their own column's values.
+    """
+    fractions = [name for name in columns if _is_number(name) and not float(name).is_integer()]
+    alike = [
+        name
+        for name in fractions
+        if len(found := [float(value) for value in columns[name] if _is_number(value)])
+        and min(found) <= float(name) <= max(found)
+    ]
+    if alike and len(alike) >= len(fractions) / 2:
+        raise ValueError(
+            f"{path}: got the first line {listed(columns)}, which looks like a row of numbers, but it "
+            "must name the columns"
+        )
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:

@@ -254,6 +254,20 @@ def test_labels_are_whole_numbers_or_text(tmp_path):
         assert read_labelled(path, test_share=0).y.tolist() == expected
 
 
+@pytest.mark.parametrize("names", [("0", "1", "2"), ("400.5", "401.5", "402.5"), ("1e3", "0", "7")])
+def test_columns_may_be_called_by_numbers(tmp_path, names):
+    path = tmp_path / "data.csv"
+    path.write_text(",".join(names) + ",label\n0.1,0.2,0.3,a\n0.9,2.2,1.3,b\n")
+    assert read_labelled(path, test_share=0).features == names
+
+
+def test_without_a_folder_the_model_is_called_after_the_data(iris, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["fit", str(iris), "--rounds", "5", "--agent", "greenhouse"]) == 0
+    assert "Next: fedsurf predict iris-model " in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "iris-model").iterdir()} == FILES
+
+
 def test_a_column_called_agent_says_whose_rows_are(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("\ufeffx,agent,label\n1,anna,0\n2,ben,1\n", encoding="utf-8")
@@ -278,6 +292,9 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,x,label\n1,1,a\n", [], "several columns called x"),
         ("x,label\n1,a,3\n", [], "got 3 values in row 1, but the first line names 2 columns"),
         ("label\na\nb\n", [], "got the label 'label' only"),
+        ("x;label\n1,5;a\n", [], "separated by ';', but commas must separate them"),
+        ("x\tlabel\n1.5\ta\n", [], "separated by '\\t', but commas"),
+        ("0.5,-1.5,a\n1,-2.5,b\n0.25,0,a\n", [], "looks like a row of numbers, but it must name"),
         ("agent\na\nb\n", [], "label: got none, but"),
         ("x,label\n", [], "no rows"),
         ("", [], "no rows"),

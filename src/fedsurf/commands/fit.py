@@ -28,7 +28,7 @@ from fedsurf.unrolled.transferable import ROUNDS_OF_A_LAYER
 
 def fit(
     data: tyro.conf.Positional[Path],
-    folder: Path,
+    folder: Path | None = None,
     label: str | None = None,
     agent: str | None = None,
     drop: tuple[str, ...] = (),
@@ -54,7 +54,8 @@ def fit(
     Args:
         data: A .csv file whose first line names the columns, a .parquet file, or an .npz file with
             the arrays x and y, or train_x, train_y, test_x and test_y, and perhaps agents.
-        folder: Where the files go: new, or of an earlier `fedsurf fit`.
+        folder: Where the files go: new, or of an earlier `fedsurf fit`. By default it is called after
+            the data and is in the current folder: wine-model for wine.csv.
         label: The column of labels; by default the one called label, y or target, or else the last.
         agent: The column (or array) that says whose each row is; by default the one called agent or
             agents. Without any, rows are dealt to agents at random.
@@ -76,6 +77,7 @@ def fit(
         json: Print the numbers as JSON instead of a table.
     """
     limit_threads(0)
+    folder = Path(f"{data.stem}-model") if folder is None else folder
     _check_folder(folder)
     labelled = read_labelled(data, label=label, agent=agent, drop=drop, test_share=test_share)
     if agents is not None and labelled.agents is not None:

@@ -12,7 +12,7 @@ from fedsurf.progress import TerminalProgress
 
 
 def pretrain(
-    folder: Path,
+    folder: Path = Path("pretrain-run"),
     config: Annotated[PretrainConfig, tyro.conf.arg(name="")] = PretrainConfig(),  # noqa: B008
     resume: bool = False,
     json: bool = False,

@@ -14,7 +14,7 @@ from fedsurf.progress import TerminalProgress
 
 
 def pretrain_modules(
-    folder: Path,
+    folder: Path = Path("pretrain-modules-run"),
     config: Annotated[ModulePretrainConfig, tyro.conf.arg(name="")] = ModulePretrainConfig(),  # noqa: B008
     resume: bool = False,
     json: bool = False,
