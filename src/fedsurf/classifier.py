@@ -152,7 +152,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise ValueError(
-                f"y: got one class only ({classes[0]!r}), but there must be at least two"
+                f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
             )
         seed = _seed(self.random_state)
         ids, owner = self._agents(agents, len(x), generator(seed, "agents"))

@@ -689,3 +689,8 @@ def test_features_whose_squares_are_no_numbers_are_refused(star):
         make(huge, learned=optimizer(dtype=torch.float32)).init(
             huge, network(star=star), drawn.seeded(0)
         )
+    tiny = changed(task, lambda x, y, mask: (x * 1e-25, y, mask))
+    with pytest.raises(ValueError, match=r"^task: got features that differ by no more than .*e-25"):
+        make(tiny, learned=optimizer(dtype=torch.float32)).init(
+            tiny, network(star=star), drawn.seeded(0)
+        )
