@@ -311,6 +311,23 @@ def test_agents_are_routed_where_scikit_learn_routes_metadata(iris):
         assert pipeline.fit(x, y, agents=growers)[-1].agents_.tolist() == sorted(set(growers))
 
 
+@pytest.mark.parametrize("kind", ["object", "string", "category"])
+def test_data_frames_are_taken_by_position_and_known_by_their_columns(iris, kind):
+    pandas = pytest.importorskip("pandas")
+    x, y, growers = iris
+    index = np.arange(150)[::-1]
+    frame = pandas.DataFrame(x, index=index, columns=["a", "b", "c", "d"])
+    ids = pandas.Series(growers, dtype=kind)
+    model = FederatedClassifier().fit(frame, pandas.Series(y, index=index, dtype=kind), agents=ids)
+    plain = FederatedClassifier().fit(x, y, agents=growers)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert np.array_equal(model.coef_, plain.coef_)
+    assert model.agents_.tolist() == plain.agents_.tolist()
+    assert np.array_equal(model.predict(frame), plain.predict(x))
+    with pytest.raises(ValueError, match="same order"):
+        model.predict(frame[["d", "c", "b", "a"]])
+
+
 def test_clones_and_pickles_are_the_same(iris):
     x, y, growers = iris
     optimizer = fedsurf.load()
