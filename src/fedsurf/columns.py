@@ -126,16 +126,17 @@ def _read_csv(path: Path) -> dict[str, Array]:
 def _check_names(path: Path, columns: Mapping[str, Array]) -> None:
     """Raise where the first line is a row like the others: it would be lost, without a word.
 
-    Names may be numbers, 0, 1, … or wavelengths, but not fractions among their own column's values.
+    That is where all text in it stands in the same column again, and half of its fractions or more lie
+    among the numbers of their columns. So names may be numbers, 0, 1, … or wavelengths.
     """
+    if any(not _is_number(name) and name not in values for name, values in columns.items()):
+        return
     fractions = [name for name in columns if _is_number(name) and not float(name).is_integer()]
-    alike = [
-        name
-        for name in fractions
-        if len(found := [float(value) for value in columns[name] if _is_number(value)])
-        and min(found) <= float(name) <= max(found)
-    ]
-    if alike and len(alike) >= len(fractions) / 2:
+    alike = 0
+    for name in fractions:
+        numbers = [float(value) for value in columns[name] if _is_number(value)]
+        alike += bool(numbers) and min(numbers) <= float(name) <= max(numbers)
+    if alike and alike >= len(fractions) / 2:
         raise ValueError(
             f"{path}: got the first line {listed(columns)}, which looks like a row of numbers, but it "
             "must name the columns"

@@ -689,8 +689,14 @@ def test_features_whose_squares_are_no_numbers_are_refused(star):
         make(huge, learned=optimizer(dtype=torch.float32)).init(
             huge, network(star=star), drawn.seeded(0)
         )
-    tiny = changed(task, lambda x, y, mask: (x * 1e-25, y, mask))
-    with pytest.raises(ValueError, match=r"^task: got features that differ by no more than .*e-25"):
-        make(tiny, learned=optimizer(dtype=torch.float32)).init(
-            tiny, network(star=star), drawn.seeded(0)
-        )
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "unit"), [(torch.float32, 1e-25), (torch.float64, 1e-160), (torch.float64, 1e-200)]
+)
+def test_features_whose_squares_vanish_are_refused(dtype, unit, star):
+    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=dtype)
+    tiny = changed(task, lambda x, y, mask: (x * unit, y, mask))
+    with pytest.raises(ValueError, match=r"^task: got features that differ by no more than .*e-"):
+        make(tiny, learned=optimizer(dtype=dtype)).init(tiny, network(star=star), drawn.seeded(0))

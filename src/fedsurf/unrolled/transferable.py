@@ -262,12 +262,14 @@ class TransferableAlgorithm:
                 f"task: got features as large as {largest:.2g}, whose squares are no numbers in "
                 f"{task.train.x.dtype}: give them in another unit{way}"
             )
-        widest = float((task.train.x.amax((0, 1)) - task.train.x.amin((0, 1))).max())
-        if 0 < widest**2 < torch.finfo(task.train.x.dtype).tiny:
-            raise ValueError(
-                f"task: got features that differ by no more than {widest:.2g}, whose squares vanish in "
-                f"{task.train.x.dtype}: give them in another unit"
-            )
+        smallest = torch.finfo(task.train.x.dtype).tiny
+        if float(own[:, 1 - SUMS].max()) < smallest:  # nobody has examples with a length
+            widest = float((task.train.x.amax((0, 1)) - task.train.x.amin((0, 1))).max())
+            if widest > 0 and widest**2 < smallest:
+                raise ValueError(
+                    f"task: got features that differ by no more than {widest:.2g}, whose squares vanish "
+                    f"in {task.train.x.dtype}: give them in another unit"
+                )
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
         if network.server:
