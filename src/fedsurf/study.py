@@ -35,7 +35,7 @@ from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
 from fedsurf.tuning import TuneConfig, Tuned, tune, with_batches_that_fit
 
-VERSION = 2
+VERSION = 3
 """Enters the cache's key: raise it when a change of code changes results."""
 
 
