@@ -225,3 +225,9 @@ def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command
     assert error.startswith("interrupted")
     assert said in error
     assert ("goes on" in error) == bool(said)
+
+
+@pytest.mark.parametrize("arguments", [["evaluate"], ["evaluate", "run", "--rounds"]])
+def test_nothing_to_evaluate_is_a_wrong_command_line(arguments, capsys):
+    assert run(arguments) == 2
+    assert ": got none, but " in capsys.readouterr().err

@@ -25,7 +25,7 @@ from fedsurf.commands.pretrain_modules import pretrain_modules
 from fedsurf.commands.reproduce import reproduce
 from fedsurf.commands.train import train
 from fedsurf.commands.tune import tune
-from fedsurf.console import err, out
+from fedsurf.console import CommandLineError, err, out
 from fedsurf.files import CheckpointError
 from fedsurf.surf import DivergedError
 from fedsurf.tasks import sources
@@ -78,6 +78,8 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         err.print(f"interrupted{_what_is_kept(arguments)}", highlight=False)
         return 130
+    except CommandLineError as error:
+        return _failed(error, 2)
     except sources.MissingDataError as error:
         return _failed(error, 3)
     except DivergedError as error:

@@ -1,4 +1,4 @@
-"""What all commands share: the two streams, JSON, and how many threads they use."""
+"""What all commands share: the two streams, JSON, a wrong command line, and how many threads they use."""
 
 import json
 import math
@@ -15,6 +15,10 @@ SMALL = 50_000_000
 
 # Without markup: what stands in brackets may be a user's file.
 out, err = Console(markup=False), Console(stderr=True, markup=False)
+
+
+class CommandLineError(ValueError):
+    """What was typed is wrong in a way that the parser does not see."""
 
 
 def limit_threads(parameters: int) -> None:

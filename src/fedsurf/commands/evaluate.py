@@ -5,7 +5,7 @@ from pathlib import Path
 import tyro
 
 from fedsurf import comparison, plots, tables
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import CommandLineError, err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment
 from fedsurf.files import write_json
 from fedsurf.progress import opener
@@ -28,9 +28,9 @@ def evaluate(
         json: Print the numbers as JSON instead of tables.
     """
     if not runs:
-        raise ValueError("runs: got none, but there must be at least one run to evaluate")
+        raise CommandLineError("runs: got none, but there must be at least one run to evaluate")
     if not rounds:
-        raise ValueError("rounds: got none, but DGD must be given at least one number of rounds")
+        raise CommandLineError("rounds: got none, but DGD must be given at least one number")
     show_evaluation(list(runs), tasks=tasks, rounds=rounds, figure=figure, as_json=json)
 
 
