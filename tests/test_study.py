@@ -12,10 +12,11 @@ from fedsurf import study as study_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
 from fedsurf.evaluation import Trajectories, recorded_steps, run_all
+from fedsurf.experiment import Experiment
 from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, LogRange, method_named
 from fedsurf.network import FaultConfig
-from fedsurf.presets import STUDIES
+from fedsurf.presets import STUDIES, preset
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.scores import score
@@ -251,6 +252,19 @@ def test_a_trained_optimizer_enters_a_study(
     assert report["entrants"][0]["run"] == str(run)
     assert run_command([*command, "--folder", str(tmp_path / "b")]) == 1
     assert "the study's 32 features and 10 classes" in capsys.readouterr().err
+
+
+def test_a_run_of_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    whole = preset("smoke")
+    small = replace(whole.surf, steps=1, validation_tasks=2)
+    experiment = Experiment(replace(whole, surf=small))
+    experiment.train(tmp_path / "run")
+    config = replace(SMALL, data=whole.data, tasks=1)
+    entrant = Entrant("U-DGD", run=tmp_path / "run")
+    Study(config, features=experiment.features).run(entrant)
+    other = replace(experiment.features, train_x=2 * experiment.features.train_x)
+    with pytest.raises(CheckpointError, match="it differs in the features of its train part"):
+        Study(config, features=other).run(entrant)
 
 
 def test_faults_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,7 +130,7 @@ class Experiment:
             begun = not folder.is_new()
             open_run(folder, self.config, resume=resume)
             if begun:
-                self._check_data(folder)
+                self.check_data(folder)
             else:
                 folder.write_data(fingerprint(self.features))
             surf = self.config.surf
@@ -152,11 +152,11 @@ class Experiment:
         check_trained_with(folder, to_dict(config))
         experiment = Experiment(config, features)
         if features is None:
-            experiment._check_data(folder)
+            experiment.check_data(folder)
         folder.read_best(experiment.optimizer)
         return experiment
 
-    def _check_data(self, folder: RunFolder) -> None:
+    def check_data(self, folder: RunFolder) -> None:
         """Raise where the data is not what the run in a folder began with."""
         stored = folder.read_data()
         found = None if stored is None else other_than(stored, fingerprint(self.features))

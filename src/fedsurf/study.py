@@ -256,6 +256,7 @@ class Study:
                     f"{self.model.features} features and {self.model.classes} classes ({error})"
                 ) from error
             self._check_run(entrant.run, experiment.config)
+            experiment.check_data(RunFolder(entrant.run))
             shift = experiment.config.network.shift
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
