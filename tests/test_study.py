@@ -267,6 +267,16 @@ def test_a_run_of_other_data_under_the_same_name_is_refused(tmp_path: Path) -> N
         Study(config, features=other).run(entrant)
 
 
+def test_components_that_the_backbone_does_not_have_need_not_agree(tmp_path: Path) -> None:
+    whole = preset("smoke")
+    pixels = replace(whole.data, backbone="none")
+    small = replace(whole.surf, steps=1, validation_tasks=2)
+    Experiment(replace(whole, data=pixels, surf=small)).train(tmp_path / "run")
+    assert pixels.components != SMALL.data.components
+    data = replace(SMALL.data, backbone="none")
+    Study(replace(SMALL, data=data, tasks=1)).run(Entrant("U-DGD", run=tmp_path / "run"))
+
+
 def test_faults_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, folder = str(tmp_path / "run"), str(tmp_path / "study")
     faults = ["--network.faults.stale", "2", "--network.faults.loss", "0.2"]

@@ -281,19 +281,17 @@ class Study:
     def _check_run(self, run: Path, config: ExperimentConfig) -> None:
         """Raise unless a trained optimizer can be compared fairly: same data, start, kind of network."""
         mine = {
-            "data": to_dict(self.config.data),
+            "data": _deciding(self.config.data),
             "initial_mean": 0.0,
             "initial_deviation": self.config.initial_deviation,
             "server": self.config.network.graph.kind == "star",
         }
         theirs = {
-            "data": to_dict(config.data),
+            "data": _deciding(config.data),
             "initial_mean": config.optimizer.initial_mean,
             "initial_deviation": config.optimizer.initial_deviation,
             "server": config.network.graph.kind == "star",
         }
-        mine["data"].pop("folder")
-        theirs["data"].pop("folder")
         found = differences(theirs, mine)
         if found:
             raise ValueError(
@@ -339,3 +337,9 @@ class Study:
         file = self._file(label, key)
         if file is not None:
             write_tensors(file, tensors, key)
+
+
+def _deciding(config: FeatureConfig) -> dict[str, Any]:
+    """Return what decides the features: not where files are, nor components that no backbone has."""
+    ignored = {"folder", "components"} if config.backbone == "none" else {"folder"}
+    return {name: value for name, value in to_dict(config).items() if name not in ignored}
