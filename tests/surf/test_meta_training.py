@@ -570,3 +570,16 @@ def test_the_paper_s_problems_are_a_given_number_of_tasks_over_one_network():
     assert not torch.equal(one.train.x, two.train.x)
     other = replace(problems, seed=6).validation(0).task
     assert not torch.equal(one.train.x, other.train.x)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "final_learning_rate", "dual_rate", "penalty"])
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
+def test_a_rate_that_is_no_finite_number_is_refused_by_its_name(name, rate):
+    with pytest.raises(ValueError, match=rf"^{name}: got {rate}, but .* at least 0$"):
+        Setup(replace(SURF, **{name: rate}))
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0, math.nan])
+def test_second_moments_forget(decay):
+    with pytest.raises(ValueError, match=rf"^second_moment_decay: got {decay}, but .* below 1$"):
+        Setup(replace(SURF, second_moment_decay=decay))

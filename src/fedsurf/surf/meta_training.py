@@ -235,6 +235,15 @@ class MetaTraining:
                 f"calibrated_share: got {config.calibrated_share} with loss_on {config.loss_on!r}, "
                 "but it must be between 0 and 1, and above 0 with 'pooled' only"
             )
+        for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
+            rate = getattr(config, name)
+            if rate is not None and not 0 <= rate < math.inf:
+                raise ValueError(f"{name}: got {rate}, but it must be a finite number, at least 0")
+        if not 0 <= config.second_moment_decay < 1:
+            raise ValueError(
+                f"second_moment_decay: got {config.second_moment_decay}, but it must be at least 0 "
+                "and below 1"
+            )
         for name in ("clip", "skip_above"):
             limit = getattr(config, name)
             if limit is not None and not limit > 0:
@@ -242,18 +251,12 @@ class MetaTraining:
         self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed
         self.step_count = 0
-        if config.penalty < 0:
-            raise ValueError(f"penalty: got {config.penalty}, but it must be at least 0")
         self._problem = _Problem(
             optimizer.constraints,
             next(optimizer.parameters()).dtype,
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
-        if config.final_learning_rate is not None and not config.final_learning_rate >= 0:
-            raise ValueError(
-                f"final_learning_rate: got {config.final_learning_rate}, but it must be at least 0"
-            )
         if not 0 <= config.averaging < 1:
             raise ValueError(
                 f"averaging: got {config.averaging}, but it must be at least 0 and below 1"
