@@ -446,3 +446,13 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(tmp_path):
             Experiment.load(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()  # as runs were before
     Experiment.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["batch_size", "gradient_batch_size"])
+def test_batches_that_a_later_task_could_not_fill_are_refused_at_once(tmp_path, data, name):
+    task = replace(CONFIG.task, train_examples=50, fewest_train_examples=2)
+    part = "optimizer" if name == "batch_size" else "surf"
+    config = replace(CONFIG, task=task, **{part: replace(getattr(CONFIG, part), **{name: 3})})
+    with pytest.raises(ValueError, match=f"^{name}: got 3, but it must be between 1 and 2, "):
+        Experiment(config, data).train(tmp_path / "run")
+    assert not (tmp_path / "run").exists()

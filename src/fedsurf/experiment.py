@@ -125,6 +125,7 @@ class Experiment:
         dict
             The metadata of the best optimizer: configuration, rule, validation.
         """
+        self._check_batches()
         with only_one(path):
             folder = RunFolder(path)
             begun = not folder.is_new()
@@ -155,6 +156,20 @@ class Experiment:
             experiment.check_data(folder)
         folder.read_best(experiment.optimizer)
         return experiment
+
+    def _check_batches(self) -> None:
+        """Raise where an agent of any task may hold too few examples for a mini-batch."""
+        task, surf = self.config.task, self.config.surf
+        fewest = task.fewest_train_examples or task.train_examples
+        sizes = {"batch_size": self.config.optimizer.batch_size}
+        if surf.descent.gradient_examples == "mini-batch":
+            sizes["gradient_batch_size"] = surf.gradient_batch_size
+        for name, size in sizes.items():
+            if size > fewest > 0:
+                raise ValueError(
+                    f"{name}: got {size}, but it must be between 1 and {fewest}, the number of "
+                    "examples of the agent with the fewest"
+                )
 
     def check_data(self, folder: RunFolder) -> None:
         """Raise where the data is not what the run in a folder began with."""
