@@ -1,5 +1,6 @@
 """Studies: same tasks for all, cached by configuration, the same bits again, divergence contained."""
 
+import csv
 import json
 import math
 from dataclasses import replace
@@ -233,6 +234,12 @@ def test_tune_and_compare_from_the_command_line(
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "results.csv").read_text().startswith("method,accuracy_10")
     assert "DGD,0" in (folder / "trajectories.csv").read_text()
+    last = {
+        name: list(csv.DictReader((folder / name).open(encoding="utf-8")))[-1]
+        for name in ("results.csv", "trajectories.csv")
+    }
+    assert len({row["method"] for row in last.values()}) == 1
+    assert len({float(row["floats_per_agent"]) for row in last.values()}) == 1
     assert run_command([*command, *methods, "--tuned", str(tuned)]) == 0
     assert "EXTRA" in capsys.readouterr().out
 

@@ -48,7 +48,7 @@ def write_report(
     _write_rows(
         folder / "trajectories.csv",
         [
-            {"method": runs.name, **{k: v for k, v in row.items() if k != "step"}}
+            _moment(runs.name, row, study.config.task.agents)
             for runs in results
             for row in runs.summary()
         ],
@@ -71,6 +71,14 @@ def _row(score: Score) -> dict[str, Any]:
         share = round(100 * reached.share)
         row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}
     return row | {"diverged": len(score.diverged)}
+
+
+def _moment(method: str, row: dict[str, float | None], agents: int) -> dict[str, Any]:
+    """Return a recorded round as trajectories.csv has it, with floats counted as in results.csv."""
+    floats = row["floats"]
+    per_agent = {"floats_per_agent": None if floats is None else floats / agents}
+    rest = {name: value for name, value in row.items() if name not in ("step", "rounds", "floats")}
+    return {"method": method, "rounds": row["rounds"], **per_agent, **rest}
 
 
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
