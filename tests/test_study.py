@@ -389,6 +389,21 @@ class BreaksAt33(DGDAlgorithm):
         return replace(after, weights=after.weights * math.nan) if after.steps == 33 else after
 
 
+def test_a_shorter_run_leaves_the_columns_of_a_results_file_in_the_order_of_the_table(
+    tmp_path: Path,
+) -> None:
+    command = ["compare", "digits", "--tasks", "1", "--rounds", "6", "--at", "2", "5"]
+    command += ["--pretrained", "softmax-head", "--depths", "3", "--methods", "dgd"]
+    assert run_command([*command, "--folder", str(tmp_path)]) == 0
+    with (tmp_path / "results.csv").open(encoding="utf-8") as file:
+        short, long = csv.DictReader(file)
+    columns = ["method", "accuracy_2", "accuracy_2_error", "accuracy_5", "accuracy_5_error"]
+    assert list(short)[:5] == columns
+    assert short["accuracy_2"]
+    assert not short["accuracy_5"]
+    assert long["accuracy_5"]
+
+
 def test_divergence_is_told_to_the_round() -> None:
     study = Study(replace(SMALL, tasks=1))
     assert 33 not in recorded_steps(60)

@@ -44,7 +44,8 @@ def write_report(
         ],
     }
     write_json(folder / "results.json", report)
-    _write_rows(folder / "results.csv", [_row(score) for score in scores])
+    counts = sorted({count for score in scores for count in score.accuracy})
+    _write_rows(folder / "results.csv", [_row(score, counts) for score in scores])
     _write_rows(
         folder / "trajectories.csv",
         [
@@ -59,9 +60,11 @@ def write_report(
     return report
 
 
-def _row(score: Score) -> dict[str, Any]:
+def _row(score: Score, counts: Sequence[int]) -> dict[str, Any]:
+    """Return an entrant's row of results.csv; accuracy is None at counts that its run did not reach."""
     row: dict[str, Any] = {"method": score.label}
-    for rounds, (mean, error) in score.accuracy.items():
+    for rounds in counts:
+        mean, error = score.accuracy.get(rounds, (None, None))
         row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
     row |= {"last_round": score.end[0], "accuracy_end": score.end[1]}
     row |= {"accuracy_end_error": score.end[2], "spread": score.spread}
@@ -82,8 +85,7 @@ def _moment(method: str, row: dict[str, float | None], agents: int) -> dict[str,
 
 
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
+        writer = csv.DictWriter(file, rows[0] if rows else ["method"])
         writer.writeheader()
         writer.writerows(rows)
