@@ -15,14 +15,14 @@ from fedsurf.cli import run as run_command
 from fedsurf.evaluation import Trajectories, recorded_steps, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
-from fedsurf.methods import METHODS, LogRange, method_named
+from fedsurf.methods import METHODS, LogRange, Setting, method_named
 from fedsurf.network import FaultConfig
 from fedsurf.presets import STUDIES, preset
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.scores import score
 from fedsurf.study import Entrant, Study, StudyConfig
-from fedsurf.tuning import TuneConfig, read_tuned, write_tuned
+from fedsurf.tuning import Trial, TuneConfig, Tuned, read_tuned, write_tuned
 
 SMALL = replace(STUDIES["digits"].config, tasks=2, rounds=6)
 DGD = Entrant("DGD", "dgd", {"step_size": 0.3, "batch_size": None})
@@ -158,6 +158,25 @@ def test_a_tuned_file_that_was_spoilt_is_named(tmp_path: Path, capsys, spoil, me
     said = capsys.readouterr().err
     assert "tuned.json" in said
     assert message in said.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "value", "message"),
+    [
+        ("dgd", "step_size", "0.1", "as the settings of dgd, which it cannot have"),
+        ("dgd", "step_size", -1.0, "step_size: got -1.0, but it must be a finite number above 0"),
+        ("dgd", "batch_size", 2.5, "batch_size: got 2.5, but it must be a whole number"),
+        ("dfedavgm", "local_steps", 2.5, "local_steps: got 2.5, but it must be a whole number"),
+    ],
+)
+def test_a_setting_that_a_method_cannot_have_is_named_with_its_file(
+    tmp_path: Path, method: str, setting: str, value: Setting, message: str
+) -> None:
+    settings = {**method_named(method).defaults, setting: value}
+    file = tmp_path / "tuned.json"
+    write_tuned(file, {method: Tuned(method, [Trial(settings, 0.5)])}, SMALL, TuneConfig())
+    with pytest.raises(CheckpointError, match=rf"tuned.json: got .*{message}"):
+        read_tuned(file)
 
 
 def test_methods_that_two_processes_tune_are_both_kept(tmp_path: Path, monkeypatch) -> None:

@@ -16,7 +16,7 @@ from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import run_all
 from fedsurf.files import CheckpointError, read_json, write_json
 from fedsurf.methods import Method, Setting, method_named
-from fedsurf.models import Model
+from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
 from fedsurf.tasks.task import Task
@@ -118,7 +118,7 @@ def read_tuned(path: Path) -> dict[str, Tuned]:
             rows = [dict(row) for row in one["trials"]]
             trials = [Trial(score=row.pop("score") + 0.0, settings=row) for row in rows]
             found[name] = Tuned(name, sorted(trials, key=lambda trial: -trial.score))
-            method_named(name).check(found[name].best)
+            _check_settings(path, name, found[name].best)
             if one["best"] != found[name].best:
                 raise CheckpointError(
                     f"{path}: got {one['best']} as the best settings of {name}, but the trial with the "
@@ -127,6 +127,16 @@ def read_tuned(path: Path) -> dict[str, Tuned]:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote ({error})") from error
     return found
+
+
+def _check_settings(path: Path, name: str, settings: Mapping[str, Setting]) -> None:
+    """Raise unless a method can be made with the settings that a file has of it."""
+    try:
+        method_named(name).make(SoftmaxHead(1, 2), Start(), settings)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: got {dict(settings)} as the settings of {name}, which it cannot have ({error})"
+        ) from error
 
 
 def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) -> None:

@@ -36,6 +36,7 @@ from fedsurf.algorithms.checks import (
     check_batch_size,
     check_momentum,
     check_step_size,
+    check_whole,
     own_state,
 )
 from fedsurf.algorithms.local import local_descent
@@ -101,6 +102,7 @@ class DFedAvgM:
         check_step_size(self.step_size)
         check_momentum(self.momentum)
         check_batch_size(self.batch_size)
+        check_whole(self.local_steps, "local_steps")
         if self.local_steps < 1:
             raise ValueError(f"local_steps: got {self.local_steps}, but it must be at least 1")
         if self.bits is not None and not 2 <= self.bits <= FLOAT_BITS:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.algorithms.checks import check_batch_size, check_step_size
+from fedsurf.algorithms.checks import check_batch_size, check_step_size, check_whole
 from fedsurf.algorithms.local import Correction, local_descent
 from fedsurf.models import Model
 from fedsurf.network import Network
@@ -92,6 +92,7 @@ class ServerMethod(ABC):
     start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:
+        check_whole(self.local_steps, "local_steps")
         if self.local_steps < 1:
             raise ValueError(f"local_steps: got {self.local_steps}, but it must be at least 1")
         check_step_size(self.step_size)
