@@ -572,4 +572,22 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     assert run_command([*command, "--at", "-3"]) == 1
     assert "at: got -3" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "softmax-head", "--depths", "0"]) == 1
-    assert "rounds: got 0" in capsys.readouterr().err
+    assert "depths: got 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["module"], "pretrained: got 'module', but it must be one of softmax-head, or"),
+        (["softmax-head", "--depths", "5", "0"], "depths: got 0, but it must be between 1 and 200"),
+        (["softmax-head", "--depths", "201"], "depths: got 201, but it must be between 1 and 200"),
+    ],
+)
+def test_pretrained_optimizers_that_do_not_run_are_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    command = ["compare", "digits", "--tasks", "1", "--rounds", "2", "--methods", "dgd"]
+    command += ["--folder", str(tmp_path / "study"), "--pretrained", *options]
+    assert run_command(command) == 1
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "study").exists()

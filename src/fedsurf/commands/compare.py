@@ -20,6 +20,7 @@ from fedsurf.report import write_report
 from fedsurf.scores import ROUNDS, Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.tuning import best_settings, check_tuned_through, read_tuned, shipped_settings
+from fedsurf.unrolled.transferable import FEWEST_ROUNDS, MOST_ROUNDS
 
 
 def compare(
@@ -104,6 +105,11 @@ def run_comparison(
         )
     for size in batch_sizes:
         check_batch_size(size)
+    for depth in depths if pretrained else ():
+        if not FEWEST_ROUNDS <= depth <= MOST_ROUNDS:
+            raise ValueError(
+                f"depths: got {depth}, but it must be between {FEWEST_ROUNDS} and {MOST_ROUNDS}"
+            )
     study = Study(config, folder / "cache")
     server = config.network.graph.kind == "star"
     if tuned is None:

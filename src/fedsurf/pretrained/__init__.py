@@ -65,8 +65,8 @@ def card(name: str | Path = "softmax-head") -> dict[str, Any]:
 
 
 def digest(name: str | Path = "softmax-head", *, argument: str = "name") -> str:
-    """Return a checksum of an optimizer's file: other weights have another one."""
-    with _file(name, argument=argument) as path, path.open("rb") as file:
+    """Return a checksum of the file of what `load` returns: other weights have another one."""
+    with _file(name, NAMES, argument) as path, path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -90,7 +90,7 @@ def _read(
 def _file(
     name: str | Path, names: Sequence[str] = (*NAMES, *MODULE_NAMES), argument: str = "name"
 ) -> AbstractContextManager[Path]:
-    if isinstance(name, str) and name in (*NAMES, *MODULE_NAMES):
+    if isinstance(name, str) and name in names:
         return as_file(files(__name__) / f"{name}.safetensors")
     path = Path(name)
     if path.suffix != ".safetensors":
