@@ -152,6 +152,16 @@ def test_without_steps_only_the_start_is_recorded():
     assert all(len(getattr(trajectory, field.name)) == 1 for field in fields(Trajectory))
 
 
+def test_a_number_of_steps_that_is_none_and_no_tasks_are_refused_by_name():
+    method, network = DGD(HEAD, 0.5), Network(nx.cycle_graph(4))
+    with pytest.raises(ValueError, match=r"^steps: got -1, but it must be at least 0$"):
+        run(method, draw_task(1), network, -1)
+    with pytest.raises(TypeError, match=r"^steps: got 2\.5, but it must be a whole number$"):
+        run(method, draw_task(1), network, 2.5)
+    with pytest.raises(ValueError, match=r"^tasks: got none, but there must be at least one$"):
+        run_all(method, [], network, 1)
+
+
 def test_agents_who_agree_have_no_disagreement():
     method = DGD(HEAD, start=Start(0.5, 0.0))
     trajectory = run(method, draw_task(9), Network(nx.cycle_graph(4)), 1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.algorithms.checks import check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
@@ -119,6 +120,9 @@ def run(
     A run whose weights are no numbers any more has diverged. It stops there, what would have been
     recorded from there on is NaN, and the rounds and floats are those that it would have taken.
     """
+    check_whole(steps, "steps")
+    if steps < 0:
+        raise ValueError(f"steps: got {steps}, but it must be at least 0")
     start, batches, talk = (seeded(seed, what, *path) for what in ("start", "steps", "network"))
     network.reset(talk)
     state = algorithm.init(task, network, start)
@@ -176,6 +180,8 @@ def run_all(
         )
         if on_task is not None:
             on_task()
+    if not runs:
+        raise ValueError("tasks: got none, but there must be at least one")
     return Trajectories.stack(algorithm.name, runs)
 
 
