@@ -55,7 +55,7 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
 
 
 def labels_of(path: Path, name: str, values: Array) -> Array:
-    """Turn a column into labels: whole numbers if all of them are, or else text."""
+    """Turn a column into labels: whole numbers if all of them are (also if all end in .0), or else text."""
     _check_complete(path, name, values)
     if values.dtype.kind in "iub":
         return values
@@ -71,12 +71,18 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8")
     text = np.array([str(value) for value in values.tolist()])
+    # A column of whole numbers that has a gap somewhere is written as "7.0" by many programs.
+    bare = (
+        np.array([one[:-2] for one in text.tolist()])
+        if np.char.endswith(text, ".0").all()
+        else text
+    )
     try:
-        whole: Array = text.astype(np.int64)
+        whole: Array = bare.astype(np.int64)
     except (ValueError, OverflowError):
         return text
     # "007" and "7" are different labels, as text.
-    return whole if (whole.astype(text.dtype) == text).all() else text
+    return whole if (whole.astype(bare.dtype) == bare).all() else text
 
 
 def listed(names: Iterable[Any]) -> str:

@@ -249,7 +249,9 @@ def test_the_label_is_found_by_its_name_or_at_the_end(tmp_path, header, label):
 def test_labels_are_whole_numbers_or_text(tmp_path):
     path = tmp_path / "data.csv"
     for written, expected in ((("3", "-1"), [3, -1]), (("007", "7"), ["007", "7"]),
-                              (("1.5", "2"), ["1.5", "2"]), ((" a", "b "), ["a", "b"])):  # fmt: skip
+                              (("1.5", "2"), ["1.5", "2"]), (("3.0", "-1.0"), [3, -1]),
+                              (("3.0", "3"), ["3.0", "3"]), (("07.0", "7.0"), ["07.0", "7.0"]),
+                              (("1.0.0", "2.0"), ["1.0.0", "2.0"]), ((" a", "b "), ["a", "b"])):  # fmt: skip
         path.write_text("x,label\n" + "".join(f"1,{one}\n" for one in written))
         assert read_labelled(path, test_share=0).y.tolist() == expected
 
@@ -501,6 +503,21 @@ def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, cap
         error = capsys.readouterr().err
         assert said in error or said.strip() + ";" in error
         assert len(read(target)) == 150
+
+
+def test_whole_labels_are_judged_alike_where_a_gap_made_them_floats(tmp_path, capsys):
+    data = load_iris()
+    table = [
+        {**dict(zip(NAMES, x, strict=True)), "label": int(y)}
+        for x, y in zip(data.data.tolist(), data.target, strict=True)
+    ]
+    model = tmp_path / "model"
+    assert run(["fit", str(write(tmp_path / "iris.csv", table)), "--folder", str(model)]) == 0
+    for place, row in enumerate(table):
+        row["label"] = f"{row['label']}.0" if place else ""
+    capsys.readouterr()
+    assert run(["predict", str(model), str(write(tmp_path / "new.csv", table)), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] > 0.9
 
 
 def test_predict_overwrites_neither_its_data_nor_anything_but_a_table(fitted, tmp_path, capsys):
