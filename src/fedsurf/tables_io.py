@@ -3,6 +3,7 @@
 Columns are known by their names, arrays by those that fedsurf's `.npz` files have everywhere.
 """
 
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ LABELS = ("label", "y", "target")
 """What a label column may be called to be found; otherwise it is the last column."""
 AGENTS = ("agent", "agents")
 """What a column or an array of agents may be called to be found."""
+NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+"""What a column without a name is called: nothing, or what pandas calls it, whose index it often is."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,12 @@ def _from_columns(
         raise ValueError(f"label: got {label!r}, but it must be another column than the agent's")
     for name in dict.fromkeys(drop):
         del columns[name]
+    nameless = next((name for name in columns if NAMELESS.fullmatch(name)), None)
+    if nameless not in (None, label, agent):
+        raise ValueError(
+            f"{path}: column {nameless!r}: got no name, as of the row numbers that pandas writes, but "
+            f"features must have one: drop {nameless!r}, or name it"
+        )
     if agent is None:
         agent = next((name for name in AGENTS if name in columns and name != label), None)
     ids = None

@@ -265,6 +265,16 @@ def test_columns_may_be_called_by_numbers(tmp_path, names):
     assert read_labelled(path, test_share=0).features == names
 
 
+def test_row_numbers_are_dropped_and_left_alone(tmp_path, capsys):
+    data = tmp_path / "data.csv"
+    data.write_text(",x,label\n" + "".join(f"{row},{row % 3},{row % 3}\n" for row in range(30)))
+    model = tmp_path / "model"
+    assert run(["fit", str(data), "--folder", str(model), "--drop", ""]) == 0
+    assert Head.read(model).features == ["x"]
+    assert run(["predict", str(model), str(data)]) == 0
+    assert "30 labels" in capsys.readouterr().err
+
+
 def test_without_a_folder_the_model_is_called_after_the_data(iris, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["fit", str(iris), "--rounds", "5", "--agent", "greenhouse"]) == 0
@@ -296,6 +306,9 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,x,label\n1,1,a\n", [], "several columns called x"),
         ("x,label\n1,a,3\n", [], "got 3 values in row 1, but the first line names 2 columns"),
         ("label\na\nb\n", [], "got the label 'label' only"),
+        (",x,label\n0,1,a\n1,2,b\n", [], "column '': got no name, as of the row numbers"),
+        ("Unnamed: 0,x,y\n0,1,a\n1,2,b\n", [], "features must have one: drop 'Unnamed: 0', or"),
+        ("x,y,__index_level_0__\n1,a,7\n2,b,9\n", [], "column '__index_level_0__': got no name"),
         ("x;label\n1,5;a\n", [], "separated by ';', but commas must separate them"),
         ("x\tlabel\n1.5\ta\n", [], "separated by '\\t', but commas"),
         ("0.5,-1.5,a\n1,-2.5,b\n0.25,0,a\n", [], "looks like a row of numbers, but it must name"),
