@@ -129,6 +129,16 @@ def test_values_of_the_wrong_shape_are_refused_and_not_counted(shape):
     assert network.rounds == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_whole_numbers_are_refused_and_not_counted(dtype):
+    network = Network(nx.path_graph(3))
+    counts = torch.ones(3, 2, dtype=dtype)
+    for mix in (network.mix, lambda one: network.mix_parts(torch.zeros(3, 1), one)):
+        with pytest.raises(TypeError, match=r"^values: got torch\.\w+, .* floating type$"):
+            mix(counts)
+    assert network.rounds == network.floats == 0
+
+
 def test_a_graph_of_ones_own_is_checked():
     with pytest.raises(ValueError, match=r"^graph: got 2 components"):
         Network(nx.Graph([(0, 1), (2, 3)]))

@@ -214,6 +214,11 @@ class Network:
                 f"values: got shape {list(values.shape)}, "
                 f"but this network has {self.nodes} nodes, each with a row [nodes, …]"
             )
+        if not values.is_floating_point():
+            raise TypeError(
+                f"values: got {values.dtype}, which cannot hold averages, but it must be a "
+                "floating type"
+            )
 
 
 class StarNetwork(Network):
