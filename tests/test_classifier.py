@@ -267,6 +267,8 @@ def test_wrong_settings_are_named(iris, settings, message):
         ({"agents": [None, *["a"] * 149]}, "agents: got no id for row 0"),
         ({"agents": [1.0, np.nan, *[2.0] * 148]}, "agents: got no id for row 1"),
         ({"agents": np.array([1, *["a"] * 149], dtype=object)}, "agents: got ids of different"),
+        ({"agents": [1, *["a"] * 149]}, "agents: got ids of different"),
+        ({"agents": ["a", np.nan, *["b"] * 148]}, "agents: got no id for row 1"),
         ({"y": ["same"] * 150}, r"y: got one class only \('same'\)"),
         ({"X": csr_array(np.eye(150))}, "[Ss]parse data was passed"),
         ({"X": np.full((150, 2), np.nan)}, "NaN"),

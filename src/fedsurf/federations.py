@@ -54,19 +54,21 @@ def owners(agents: Any, rows: int) -> tuple[Array, Array]:
         raise ValueError(
             f"agents: got shape {list(ids.shape)}, but it must be [{rows}], an id for each row"
         )
-    missing = missing_in(ids)
+    # Where some of a list is text, NumPy makes text of all, of a NaN too: judge what was given.
+    given = np.asarray(agents, dtype=object) if ids.dtype.kind == "U" else ids
+    missing = missing_in(given)
     if missing.any():
         raise ValueError(
             f"agents: got no id for row {int(np.flatnonzero(missing)[0])} "
             f"({int(missing.sum())} in all), but each row needs one"
         )
     try:
-        found, owner = np.unique(ids, return_inverse=True)
+        found, owner = np.unique(given, return_inverse=True)
     except TypeError as error:
         raise ValueError(
             f"agents: got ids of different kinds ({error}), but they must be all numbers or all text"
         ) from error
-    return found, owner
+    return found.astype(ids.dtype), owner
 
 
 def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> Examples:
