@@ -6,6 +6,7 @@ and errors to standard error. Each command is a file in `commands`.
 """
 
 import logging
+import os
 import sys
 
 import tyro
@@ -75,9 +76,13 @@ def run(arguments: list[str]) -> int:
             args=arguments,
             config=(tyro.conf.CascadeSubcommandArgs,),
         )
+        sys.stdout.flush()
     except KeyboardInterrupt:
         err.print(f"interrupted{_what_is_kept(arguments)}", highlight=False)
         return 130
+    except BrokenPipeError:  # who reads standard output has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except CommandLineError as error:
         return _failed(error, 2)
     except sources.MissingDataError as error:

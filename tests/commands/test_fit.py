@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +176,23 @@ def test_predict_without_a_file_writes_the_table_to_standard_output(fitted, tmp_
     assert "right" not in shown.err
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_who_reads_the_table_may_stop_reading(fitted, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedsurf", "predict", *map(str, fitted)],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 1
+    assert "pipe" not in done.stderr
+
+
 def test_arrays_go_in_whole_or_divided_with_their_agents(tmp_path, capsys):
     data = load_iris()
     x, y = data.data, data.target
@@ -225,8 +245,6 @@ def test_parquet_is_read_like_csv(fitted, tmp_path, capsys):
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, capsys, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "data.parquet"
     path.write_bytes(b"PAR1")
