@@ -673,7 +673,7 @@ def test_quantised_differences_are_refused_where_messages_fail():
             r"^weights: got 'x', .* 'renormalised' or",
         ),
         (lambda n: LeavingNetwork(n, 1.1, 0.5, seeded(0)), r"^leave: got 1\.1"),
-        (lambda n: LeavingNetwork(n, 0.1, -0.5, seeded(0)), r"^return_: got -0\.5"),
+        (lambda n: LeavingNetwork(n, 0.1, -0.5, seeded(0)), r"^comeback: got -0\.5"),
         (lambda n: LeavingNetwork(n, 0.1, 0.5, seeded(0), "x"), r"^weights: got 'x'"),
     ],
 )
@@ -699,7 +699,7 @@ def test_a_configuration_becomes_its_faults():
     faults = FaultConfig(stale=2, loss=0.1, leave=0.2, comeback=0.7, weights="kept-by-receiver")
     leaving = make_network(NetworkConfig(faults=faults), 10, seeded(0))
     assert isinstance(leaving, LeavingNetwork)
-    assert (leaving.leave, leaving.return_) == (0.2, 0.7)
+    assert (leaving.leave, leaving.comeback) == (0.2, 0.7)
     lossy = leaving.inner
     assert isinstance(lossy, LossyNetwork)
     assert (lossy.loss, lossy.weights, leaving.weights) == (0.1, *["kept-by-receiver"] * 2)

@@ -242,7 +242,7 @@ class LossyNetwork(FaultyNetwork):
 class LeavingNetwork(FaultyNetwork):
     """Agents leave and return: before every round, each of them may do so, independently.
 
-    All are there at the beginning. In the long run an agent is away in leave / (leave + return_) of
+    All are there at the beginning. In the long run an agent is away in leave / (leave + comeback) of
     the rounds. Meanwhile it neither sends nor receives, its links count no floats, its row comes
     back from `mix` as it was, and a server does not call it. It knows nothing of all this: local
     steps it takes as ever. A server itself never leaves.
@@ -253,7 +253,7 @@ class LeavingNetwork(FaultyNetwork):
         What is disturbed.
     leave : float
         The probability with which an agent that is there leaves before a round, between 0 and 1.
-    return_ : float
+    comeback : float
         The probability with which one that is away returns, between 0 and 1.
     weights : {"renormalised", "kept-by-receiver"}
         What becomes of the weights of its messages, as in `LossyNetwork`.
@@ -265,14 +265,14 @@ class LeavingNetwork(FaultyNetwork):
         self,
         inner: Network,
         leave: float,
-        return_: float,
+        comeback: float,
         generator: torch.Generator,
         weights: LostWeights = "renormalised",
     ) -> None:
-        for name, chance in (("leave", leave), ("return_", return_)):
+        for name, chance in (("leave", leave), ("comeback", comeback)):
             if not 0 <= chance <= 1:
                 raise ValueError(f"{name}: got {chance}, but it must be between 0 and 1")
-        self.leave, self.return_ = leave, return_
+        self.leave, self.comeback = leave, comeback
         super().__init__(inner, active=leave > 0, generator=generator)
         self.weights = self._check_weights(weights)
 
@@ -282,7 +282,7 @@ class LeavingNetwork(FaultyNetwork):
 
     def _lose(self, losses: Losses) -> Losses:
         drawn = torch.rand(self.nodes, generator=self._generator)
-        self.away = torch.where(self.away, drawn >= self.return_, drawn < self.leave)
+        self.away = torch.where(self.away, drawn >= self.comeback, drawn < self.leave)
         self.away[: int(self.server)] = False
         return losses.of_nodes(self.away, self.links, self.weights)
 
