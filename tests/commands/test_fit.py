@@ -124,7 +124,8 @@ def test_fit_shows_accuracy_by_round_and_what_federation_bought(
     options = ["--label", "kind", "--drop", "greenhouse", "--agents", "5", "--rounds", "8"]
     assert run(["fit", str(iris), "--folder", str(tmp_path / "model"), *options]) == 0
     shown = capsys.readouterr().out
-    for words in ("5 agents, 120 training examples", "disagreement", "alone", "scikit-learn"):
+    for words in ("5 agents, 120 training examples", "3 classes of 'kind'", "disagreement", "alone",
+                  "scikit-learn"):  # fmt: skip
         assert words in shown
 
 

@@ -148,7 +148,7 @@ def fit(
     if json:
         print_json({"folder": str(folder), **result, "trajectory": trajectory})
         return
-    out.print(rounds_table(trajectory, result))
+    out.print(rounds_table(trajectory, result, labelled.label))
     if len(labelled.test_y):
         out.print(accuracy_table(result))
     following = f"Next: fedsurf predict {quote(str(folder))} {quote(str(data))}"
@@ -236,13 +236,16 @@ def judged(model: FederatedClassifier, labelled: Labelled) -> dict[str, float | 
     return dict(zip(names, found, strict=True))
 
 
-def rounds_table(trajectory: list[dict[str, Any]], result: Mapping[str, Any]) -> Table:
-    """Show accuracy by round."""
+def rounds_table(
+    trajectory: list[dict[str, Any]], result: Mapping[str, Any], label: str | None
+) -> Table:
+    """Show accuracy by round, and of what the classes are: the label may be a column nobody named."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=(
             f"{result['agents']} agents, {result['examples']} training examples, "
             f"{result['features']} features, {len(result['classes'])} classes"
+            f"{'' if label is None else f' of {label!r}'}"
         ),
         caption="the average of the agents' heads, on all training and on all test examples",
     )
