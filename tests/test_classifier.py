@@ -76,6 +76,8 @@ def test_the_consensus_is_the_average_of_the_agents_heads(iris):
     assert (model.predict(x, agent="ben") == model.classes_[best]).all()
     with pytest.raises(ValueError, match="agent: got 'zoe', but it must be one of the 5 agents"):
         model.predict(x, agent="zoe")
+    with pytest.raises(ValueError, match=r"(?s)agent: got array\(.*, but it must be one of the 5"):
+        model.predict(x, agent=growers)
 
 
 @pytest.mark.parametrize("kind", ["ring", "star"])
@@ -242,6 +244,7 @@ def test_ones_own_graph_by_ids_or_by_numbers(iris):
     ("settings", "message"),
     [
         ({"graph": "spider"}, "graph: got 'spider', but it must be a networkx graph or one of"),
+        ({"graph": np.eye(5)}, r"(?s)^graph: got array\(.*, but it must be a networkx graph"),
         ({"graph": nx.path_graph(4)}, "graph: got 4 nodes for 5 agents"),
         ({"graph": nx.empty_graph(5)}, "graph: got 5 components"),
         ({"graph": nx.DiGraph([(0, 1)])}, "graph: got a directed"),
@@ -402,9 +405,13 @@ def test_the_cases_are_as_odd_as_they_say():
         ({"rounds": 10.0}, "rounds: got 10.0"),
         ({"graph": "star", "reporting": "3"}, "reporting: got '3'"),
         ({"random_state": 1.5}, "random_state: got 1.5"),
+        (
+            {"optimizer": torch.nn.Linear(2, 2)},
+            r"optimizer: got a Linear, .* fedsurf.load\(\) returns",
+        ),
     ],
 )
-def test_settings_that_are_no_whole_numbers_are_named(iris, settings, message):
+def test_settings_of_the_wrong_type_are_named(iris, settings, message):
     x, y, _ = iris
     with pytest.raises(TypeError, match=f"^{message}"):
         FederatedClassifier(**settings).fit(x, y)

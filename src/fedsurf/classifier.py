@@ -207,9 +207,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coef, intercept = self.coef_, self.intercept_
         if agent is not None:
             known = self.agents_.tolist()
-            if agent not in known:
+            if not isinstance(agent, Hashable) or agent not in known:
                 raise ValueError(
-                    f"agent: got {agent!r}, but it must be one of the {len(known)} agents in "
+                    f"agent: got {repr(agent)[:60]}, but it must be one of the {len(known)} agents in "
                     f"agents_: {', '.join(map(repr, known[:3]))}, …"
                 )
             number = known.index(agent)
@@ -272,6 +272,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         every layer; and what was seen there.
         """
         optimizer = self.optimizer
+        if not isinstance(optimizer, str | Path | Transferable):
+            raise TypeError(
+                f"optimizer: got a {type(optimizer).__name__}, but it must be the name or the file of a "
+                "pretrained optimizer of heads, or what fedsurf.load() returns"
+            )
         if not isinstance(optimizer, Transferable):
             optimizer = load(optimizer, argument="optimizer")
         examples = task.train

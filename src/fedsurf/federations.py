@@ -92,9 +92,9 @@ def family(
     - `erdos-renyi`: without a probability, 0.1 or 2 ln(n)/n, whichever is larger, with which a graph
       of n agents is connected almost always.
     """
-    if kind not in get_args(GraphKind):
+    if not isinstance(kind, str) or kind not in get_args(GraphKind):
         raise ValueError(
-            f"graph: got {kind!r}, but it must be a networkx graph or one of "
+            f"graph: got {repr(kind)[:60]}, but it must be a networkx graph or one of "
             f"{', '.join(get_args(GraphKind))}"
         )
     if degree < 1:
