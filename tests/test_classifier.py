@@ -240,6 +240,19 @@ def test_ones_own_graph_by_ids_or_by_numbers(iris):
     assert mixed.predict(x, agent=(2, 2)).shape == (150,)
 
 
+def test_numbers_as_text_are_the_nodes_of_these_numbers(iris):
+    x, y, _ = iris
+    ids = np.arange(len(y)) % 12
+    for first in (0, 1):  # in the order of text, 10 is before 2
+        chain = nx.path_graph(range(first, first + 12))
+        model = FederatedClassifier(graph=chain, rounds=4).fit(
+            x, y, agents=(ids + first).astype(str)
+        )
+        assert {frozenset(map(int, link)) for link in model.graph_.edges} == set(
+            map(frozenset, chain.edges)
+        )
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

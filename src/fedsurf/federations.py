@@ -138,11 +138,15 @@ def named_network(
 
 
 def own_network(graph: nx.Graph, ids: Sequence[Hashable]) -> Network:
-    """Return the network of one's own graph, whose nodes are the agents' ids, or their numbers."""
+    """Return the network of one's own graph, whose nodes are the agents' ids, also as text, or numbers."""
     check_graph(graph)
     known, numbers = set(graph), range(len(ids))
+    written = {str(node): node for node in graph}
     if known == set(ids):
         order: Sequence[Hashable] = ids
+    elif len(written) == len(known) and set(written) == set(ids):
+        # Ids that are the nodes as text: in the order of text, "10" is before "2".
+        order = [written[str(one)] for one in ids]
     elif known == set(numbers):
         order = numbers
     else:
