@@ -300,7 +300,7 @@ def test_other_processes_make_the_same_and_their_errors_are_errors_here(made, tm
     broken = Train(replace(SMOKE.regular, surf=surf), "broken")
     stages = in_order(FIGURES["theory"].stages(SMOKE))[:2]
     done = []
-    with pytest.raises(ValueError, match="learning rate"):
+    with pytest.raises(ValueError, match="learning_rate: got -1"):
         run_apart(
             [*reversed(stages), broken], tmp_path, SMOKE, 1, set(), lambda one, _: done.append(one)
         )
