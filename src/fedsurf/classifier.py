@@ -52,8 +52,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     graph : str or networkx.Graph
         Who talks to whom: "regular", "ring", "erdos-renyi", "complete", "torus", "small-world",
         "star" (through a server), or a connected graph whose nodes are the agents' ids (node 7 is
-        the agent "7", too), or 0, 1, … in the order of the sorted ids. Where a family does not exist for the number of
-        agents, the nearest that does is taken: see `fedsurf.federations.family`.
+        the agent "7", too), or 0, 1, … in the order of the sorted ids. Where a family does not
+        exist for the number of agents, the nearest that does is taken: see
+        `fedsurf.federations.family`.
     degree : int
         Neighbours of each agent in a regular graph or a small world.
     probability : float or None
