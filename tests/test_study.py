@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -376,6 +377,35 @@ def test_a_file_tuned_otherwise_is_not_added_to(
     assert "a file without extra" in capsys.readouterr().err
     assert run_command(["compare", "digits-star", *compare[2:], *small[:-1], "dgd"]) == 1
     assert "tuned over a regular graph" in capsys.readouterr().err
+
+
+def test_a_file_tuned_on_other_data_of_the_same_name_is_not_added_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, file = tmp_path / "own.npz", tmp_path / "tuned.json"
+    given = np.random.default_rng(0).normal(size=(600, 64))
+    np.savez(data, x=given, y=np.arange(600) % 10)
+    small = ["--task.agents", "4", "--task.train-examples", "4", "--task.test-examples", "4"]
+    budget = ["--budget.trials", "1", "--budget.tasks", "1", "--budget.rounds", "2"]
+    command = ["tune", "digits", "--data.source", str(data), "--file", str(file), *small, *budget]
+    assert run_command([*command, "--methods", "dgd"]) == 0
+    assert run_command([*command, "--methods", "dgd", "dsgd"]) == 0
+    before = file.read_bytes()
+    np.savez(data, x=given * np.arange(600)[:, None], y=np.arange(600) % 10)
+    for methods in ("dgd", "extra", "all"):
+        capsys.readouterr()
+        assert run_command([*command, "--methods", methods]) == 1
+        assert "tuned on other data under the same name" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_does_not_know_its_data_is_added_to(tmp_path: Path) -> None:
+    file, budget = tmp_path / "tuned.json", TuneConfig(trials=1, tasks=1, rounds=2)
+    tuned = {"dgd": Tuned("dgd", [Trial({"step_size": 0.3, "batch_size": None}, 0.5)])}
+    write_tuned(file, tuned, STUDIES["digits"].config, budget)
+    command = ["tune", "digits", "--file", str(file), "--methods", "dsgd", "--budget.trials", "1"]
+    assert run_command([*command, "--budget.tasks", "1", "--budget.rounds", "2"]) == 0
+    assert set(read_tuned(file)) == {"dgd", "dsgd"}
 
 
 def test_an_operator_that_does_not_average_is_refused() -> None:

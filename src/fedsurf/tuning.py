@@ -19,6 +19,7 @@ from fedsurf.methods import Method, Setting, method_named
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
+from fedsurf.tasks.fingerprint import other_than
 from fedsurf.tasks.task import Task
 
 
@@ -98,13 +99,20 @@ def tune(
     return Tuned(method.name, sorted(trials, key=lambda trial: -trial.score))
 
 
-def write_tuned(path: Path, found: Mapping[str, Tuned], study: Any, budget: TuneConfig) -> None:
-    """Store the trials of all methods, with what they were tuned on."""
+def write_tuned(
+    path: Path,
+    found: Mapping[str, Tuned],
+    study: Any,
+    budget: TuneConfig,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Store the trials of all methods, with what they were tuned on; `data` is its fingerprint."""
     write_json(
         path,
         {
             "study": to_dict(study),
             "budget": to_dict(budget),
+            **({} if data is None else {"data": dict(data)}),
             "methods": {name: tuned.to_dict() for name, tuned in found.items()},
         },
     )
@@ -155,6 +163,17 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
         raise ValueError(
             f"{path}: holds settings that were tuned otherwise, differing in {', '.join(found)}; "
             "choose another file"
+        )
+
+
+def check_tuned_on(path: Path, data: dict[str, Any]) -> None:
+    """Raise if a file knows the fingerprint of its data, and it is not this one."""
+    stored = _content(path).get("data")
+    found = None if stored is None else other_than(stored, data)
+    if found is not None:
+        raise ValueError(
+            f"{path}: holds settings that were tuned on other data under the same name, differing in "
+            f"{found}; choose another file"
         )
 
 

@@ -10,7 +10,14 @@ from fedsurf.commands.choices import AnyStudy
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.progress import opener
 from fedsurf.study import Study
-from fedsurf.tuning import TuneConfig, check_tuned_for, read_tuned, write_tuned
+from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.tuning import (
+    TuneConfig,
+    check_tuned_for,
+    check_tuned_on,
+    read_tuned,
+    write_tuned,
+)
 
 
 def tune(
@@ -38,6 +45,9 @@ def tune(
     if file.exists():
         check_tuned_for(file, config, budget)
         found = read_tuned(file)
+    data = fingerprint(study.features)
+    if file.exists():
+        check_tuned_on(file, data)
     wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
     bar = opener(err)
     for method in wanted:
@@ -45,8 +55,9 @@ def tune(
             found[method.name] = study.tune(method, budget, advance)
         if file.exists():  # another process may have tuned another method meanwhile
             check_tuned_for(file, config, budget)
+            check_tuned_on(file, data)
             found = {**read_tuned(file), method.name: found[method.name]}
-        write_tuned(file, found, config, budget)
+        write_tuned(file, found, config, budget, data)
     if json:
         print_json({name: one.to_dict() for name, one in found.items()})
     else:
