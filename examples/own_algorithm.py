@@ -44,7 +44,7 @@ class MomentumDGD:
         self, task: fedsurf.Task, network: fedsurf.Network, generator: torch.Generator
     ) -> MomentumState:
         """Draw W_0 and begin at rest."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         weights = fedsurf.Start().draw(network, self.model, generator)
         return MomentumState(weights=weights, velocity=torch.zeros_like(weights))
 

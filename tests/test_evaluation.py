@@ -12,10 +12,11 @@ import torch
 from drawn import real_examples, seeded
 from drawn import task as draw_task
 from recording import Recording
+from torch import nn
 
-from fedsurf.algorithms import DGD, Start
+from fedsurf.algorithms import DGD, DFedAvgM, GradientTracking, LocalOnly, Start
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
-from fedsurf.models import SoftmaxHead
+from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.randomness import generator
 from fedsurf.unrolled import UDGD, UDGDConfig
@@ -201,3 +202,40 @@ def test_a_summary_has_means_and_standard_errors_of_every_step():
         trajectories, **{f.name: getattr(trajectories, f.name)[:1] for f in fields(Trajectory)}
     )
     assert lone.summary()[0]["loss_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (SoftmaxHead(4, 2), r"^task: got 3 classes, but the model scores only 2 classes"),
+        (ModuleModel(nn.Linear(4, 2)), r"^task: got 3 classes, but the model scores only 2 "),
+        (
+            ModuleModel(nn.Linear(5, 3)),
+            r"^task: got examples of shape \[4\], but the model's module",
+        ),
+        (
+            ModuleModel(nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)))),
+            r"^model: got a module whose scores of 6 examples have the shape \[6, 2, 3\], but it must",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [DGD, DFedAvgM, GradientTracking, LocalOnly])
+def test_a_model_that_does_not_fit_the_task_is_refused_by_name(kind, model, message):
+    task, network = draw_task(3, agents=3, features=4), Network(nx.cycle_graph(3))
+    with pytest.raises(ValueError, match=message):
+        run(kind(model), task, network, 2)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SoftmaxHead(4, 5),
+        ModuleModel(nn.Linear(4, 1), lambda scores, labels: (scores[:, 0] - labels).square()),
+        ModuleModel(
+            nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)).double()
+        ),
+    ],
+)
+def test_a_model_may_score_more_classes_or_have_a_loss_of_its_own(model):
+    task, network = draw_task(3, agents=3, features=4), Network(nx.cycle_graph(3))
+    assert run(DGD(model, 0.01), task, network, 2).loss.isfinite().all()

@@ -65,6 +65,9 @@ class Model(ABC):
         pool = examples.pooled()
         return cross_entropy(self.logits(weights, pool.x), pool.y.expand(len(weights), -1)).mean(1)
 
+    def check_takes(self, examples: Examples, classes: int) -> None:  # noqa: B027 - need not
+        """Raise unless it can be trained on such examples of so many classes, if it can tell."""
+
     def _check(self, weights: Tensor, examples: Examples | None = None) -> None:
         if weights.dim() != 2 or weights.shape[1] != self.parameters:
             raise ValueError(
@@ -93,6 +96,10 @@ class SoftmaxHead(Model):
         self.features = features
         self.classes = classes
         self.parameters = (features + 1) * classes
+
+    def check_takes(self, examples: Examples, classes: int) -> None:  # noqa: ARG002 - `logits` checks
+        """Raise if there are more classes than it scores."""
+        _check_scores(self.classes, classes)
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return X·W + bias for every agent."""
@@ -198,6 +205,25 @@ class ModuleModel(Model):
         """The shapes of the module's parameters by name, in the order of the flat weights."""
         return dict(self._shapes)
 
+    @torch.no_grad()
+    def check_takes(self, examples: Examples, classes: int) -> None:
+        """Raise unless the module takes such examples and, for cross-entropy, scores so many classes."""
+        x = examples.x[:1]
+        try:
+            scores = self.logits(x.new_zeros(1, self.parameters), x)[0]
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"task: got examples of shape {list(x.shape[2:])}, but the model's module cannot take "
+                f"them ({str(error).splitlines()[0]})"
+            ) from error
+        if scores.dim() != 2:
+            raise ValueError(
+                f"model: got a module whose scores of {x.shape[1]} examples have the shape "
+                f"{list(scores.shape)}, but it must be [examples, classes]"
+            )
+        if self._loss is cross_entropy:
+            _check_scores(scores.shape[1], classes)
+
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Apply the module with each agent's weights to its examples."""
         self._check(weights)
@@ -250,6 +276,11 @@ class ModuleModel(Model):
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         }
         return cast(Tensor, functional_call(self._module, named, (x,)))
+
+
+def _check_scores(scored: int, classes: int) -> None:
+    if scored < classes:
+        raise ValueError(f"task: got {classes} classes, but the model scores only {scored} classes")
 
 
 def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:

@@ -82,12 +82,14 @@ class Start:
         return self.mean + self.deviation * torch.randn(shape, generator=generator, dtype=dtype)
 
 
-def check_fits(task: Task, network: Network) -> None:
-    """Raise unless every agent of the network has its examples in the task."""
+def check_fits(task: Task, network: Network, model: Model | None = None) -> None:
+    """Raise unless every agent of the network has its examples in the task, and the model takes them."""
     if task.agents != network.agents:
         raise ValueError(
             f"task: got examples of {task.agents} agents, but the network has {network.agents} agents"
         )
+    if model is not None:
+        model.check_takes(task.train, task.classes)
 
 
 def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:

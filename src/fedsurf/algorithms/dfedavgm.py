@@ -118,7 +118,7 @@ class DFedAvgM:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0, of which the neighbours know nothing yet."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         if self.bits is None:
             return State(weights)

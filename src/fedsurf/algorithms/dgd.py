@@ -49,7 +49,7 @@ class DGD:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         return State(self.start.draw(network, self.model, generator, task.train.x.dtype))
 
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:

@@ -77,7 +77,7 @@ class ExactDiffusion:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> DiffusionState:
         """Draw W_0."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         check_averages(network, self.name)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         return DiffusionState(weights, adapted=weights)

@@ -74,7 +74,7 @@ class EXTRA:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> ExtraState:
         """Draw W_0."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         check_averages(network, self.name)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         return ExtraState(weights, past=weights)

@@ -91,7 +91,7 @@ class GradientTracking:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> TrackingState:
         """Draw W_0; nothing is tracked yet."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         check_averages(network, self.name)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         nothing = torch.zeros_like(weights)

@@ -56,7 +56,7 @@ class LocalOnly:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         return State(self.start.draw(network, self.model, generator, task.train.x.dtype))
 
     def step(

@@ -69,7 +69,7 @@ class OneShot:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> AveragingState:
         """Draw W_0, train alone."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         first = weights[:1].expand(task.agents, -1)
         trained = local_optimum(

@@ -117,7 +117,7 @@ class ServerMethod(ABC):
 
     def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
         check_star(network)
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         smallest = int(task.train.counts.min())
         if self.batch_size is not None and self.batch_size > smallest:
             raise ValueError(

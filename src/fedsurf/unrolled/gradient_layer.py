@@ -245,7 +245,7 @@ class GradientTransferAlgorithm:
         self, task: Task, network: Network, generator: torch.Generator
     ) -> GradientTransferState:
         """Draw W_0; nothing has been heard yet."""
-        check_fits(task, network)
+        check_fits(task, network, self.model)
         if network.server:
             raise ValueError(
                 "network: got a star with a server, but this optimizer runs over graphs only"
