@@ -341,3 +341,19 @@ def test_what_does_not_fit_is_refused():
         algorithm.step(state, task, over, drawn.seeded(0))
     with pytest.raises(ValueError, match=r"^local_steps: got 1, but it must be at least 2"):
         GradientTransfer(GradientTransferConfig(local_steps=1), drawn.seeded(0))
+
+
+@pytest.mark.parametrize("rounds", [2.5, 20.0, True, "20"])
+def test_rounds_that_are_no_whole_number_are_refused(rounds):
+    with pytest.raises(TypeError, match=rf"^rounds: got {rounds!r}, but it must be a whole number"):
+        optimizer().on(MODEL, rounds)
+
+
+def test_a_start_and_a_shape_of_the_wrong_kind_are_refused():
+    with pytest.raises(TypeError, match=r"^start: got a int, but it must be a Start, or None"):
+        optimizer().on(MODEL, 5, 3)
+    for name in ("width", "local_steps"):
+        with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
+            GradientTransfer(GradientTransferConfig(**{name: 2.5}), drawn.seeded(0))
+    with pytest.raises(ValueError, match=r"^width: got 0, but it must be at least 1"):
+        GradientTransfer(GradientTransferConfig(width=0), drawn.seeded(0))

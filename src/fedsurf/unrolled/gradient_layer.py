@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.algorithms.checks import own_state
+from fedsurf.algorithms.checks import check_whole, own_state
 from fedsurf.algorithms.common_start import CommonStart, fan_ins
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
@@ -166,6 +166,10 @@ class GradientTransfer(nn.Module):
 
     def __init__(self, config: GradientTransferConfig, generator: torch.Generator) -> None:
         super().__init__()
+        for name in ("width", "local_steps"):
+            check_whole(getattr(config, name), name)
+        if config.width < 1:
+            raise ValueError(f"width: got {config.width}, but it must be at least 1")
         if config.local_steps < 2:
             raise ValueError(
                 f"local_steps: got {config.local_steps}, but it must be at least 2: agents tell each "
@@ -194,6 +198,8 @@ class GradientTransfer(nn.Module):
             raise TypeError(
                 f"model: got a {type(model).__name__}, but this optimizer trains a ModuleModel"
             )
+        if start is not None and not isinstance(start, Start):
+            raise TypeError(f"start: got a {type(start).__name__}, but it must be a Start, or None")
         return GradientTransferAlgorithm(
             self, model, 20 if rounds is None else rounds, start or CommonStart()
         )
@@ -221,6 +227,7 @@ class GradientTransferAlgorithm:
     start: Start = field(default_factory=CommonStart)
 
     def __post_init__(self) -> None:
+        check_whole(self.rounds, "rounds")
         if not FEWEST_ROUNDS <= self.rounds <= MOST_ROUNDS:
             raise ValueError(
                 f"rounds: got {self.rounds}, but it must be between {FEWEST_ROUNDS} "
