@@ -162,8 +162,10 @@ def _examples(name: str, values: Array | Tensor) -> Array:
     array = _array(name, values)
     if array.ndim == 2:
         _check_finite(name, array)
-        with np.errstate(over="ignore"):  # what is too large for float32 is refused as infinite
-            return array.astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large for float32 is named below
+            single = array.astype(np.float32)
+        _check_range(name, array, single)
+        return single
     if array.ndim not in (3, 4):
         raise ValueError(
             f"{name}: got shape {list(array.shape)}, but it must be [examples, features], "
@@ -205,6 +207,18 @@ def _check_finite(name: str, array: Array) -> None:
         raise ValueError(
             f"{name}: got a value that is NaN or infinite (example {example}), "
             "but all values must be finite"
+        )
+
+
+def _check_range(name: str, array: Array, single: Array) -> None:
+    """Raise where a finite number is none in float32."""
+    wrong = np.argwhere(~np.isfinite(single))
+    if wrong.size:
+        example, feature = wrong[0]
+        raise ValueError(
+            f"{name}: got {array[example, feature]} (example {example}, feature {feature}), but features "
+            f"are held in float32, whose largest number is {np.finfo(np.float32).max:.2g}: give that "
+            "feature a larger unit, or standardise it"
         )
 
 
