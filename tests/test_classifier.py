@@ -437,3 +437,19 @@ def test_a_fit_that_fails_leaves_the_one_before(iris):
     with pytest.raises(ValueError, match=r"^agents: got shape"):
         model.fit(x, np.sort(y), agents=[1])
     assert model.predict(x).tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("scale", "settings", "message"),
+    [
+        (1e200, {}, r"X: got features as large as .* in float64: give them in another unit$"),
+        (1e200, {"standardize": False}, r"X: got .* in another unit, or with standardize=True$"),
+        (1e-170, {"standardize": False}, r"X: got features that differ by no more than"),
+    ],
+)
+def test_features_out_of_range_are_called_as_the_estimator_calls_them(
+    iris, scale, settings, message
+):
+    x, y, _ = iris
+    with pytest.raises(ValueError, match=f"^{message}"):
+        FederatedClassifier(**settings).fit(scale * x, y)

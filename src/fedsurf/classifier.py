@@ -286,7 +286,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         algorithm = optimizer.on(head, self.rounds, scaling, self.batch_size)
         pool = examples.pooled()
         staged, records = [], []
-        state = algorithm.init(task, network, random)
+        try:
+            state = algorithm.init(task, network, random)
+        except ValueError as error:
+            raise ValueError(_own_words(str(error))) from error
         for layer in range(algorithm.steps + 1):
             if layer:
                 state = algorithm.step(state, task, network, random)
@@ -312,6 +315,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
         return _matrix(weights, head), np.stack(staged), trajectory
+
+
+def _own_words(error: str) -> str:
+    """Say what an optimizer says of a task in the names that the estimator's arguments have."""
+    names = {"task: ": "X: ", "scaling='features'": "standardize=True", "torch.float": "float"}
+    for name, own in names.items():
+        error = error.replace(name, own)
+    return error
 
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
