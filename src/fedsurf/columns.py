@@ -32,8 +32,9 @@ def read_columns(path: Path) -> dict[str, Array]:
 
 
 def numbers_of(path: Path, name: str, values: Array) -> Array:
-    """Turn a column into float64 numbers, or say which row is none."""
+    """Turn a column into float64 numbers, True and False into 1 and 0, or say which row is none."""
     _check_complete(path, name, values)
+    values = _truths(values)
     try:
         # A date would become a number in whatever unit the file has.
         numbers: Array = np.array([]) if _is_time(values) else values.astype(np.float64)
@@ -43,7 +44,7 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
         row = next((row for row, value in enumerate(values.tolist()) if not _is_number(value)), 0)
         raise ValueError(
             f"{path}: column {name!r}: got {repr(values[row])[:60]} (row {row + 1}), but features must "
-            "be numbers; is it the label, the agent, or a column to drop?"
+            "be numbers, or all True or False; is it the label, the agent, or a column to drop?"
         )
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if wrong.size:
@@ -52,6 +53,14 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
             "but features must be finite numbers"
         )
     return numbers
+
+
+def _truths(values: Array) -> Array:
+    """Return a column of the words True and False, in any case, as truth values; others as they are."""
+    if values.dtype.kind != "O" or not all(isinstance(value, str) for value in values.tolist()):
+        return values
+    words = np.char.lower(values.astype(str))
+    return words == "true" if np.isin(words, ("true", "false")).all() else values
 
 
 def labels_of(path: Path, name: str, values: Array) -> Array:

@@ -611,3 +611,26 @@ def test_dates_and_lists_in_a_table_are_no_features(tmp_path, capsys):
     dates[1] = "NaT"
     assert "column 'extra': got no value in row 2" in failed(capsys, table(dates))
     assert "features must be numbers" in failed(capsys, table([[1.0, 2.0], [3.0, 4.0]]))
+
+
+@pytest.mark.parametrize(("yes", "no"), [("True", "False"), ("TRUE", "FALSE"), ("true", "false")])
+def test_true_and_false_are_1_and_0_in_text_too(tmp_path, yes, no):
+    random = np.random.default_rng(0)
+    truth = random.random(60) < 0.5
+    kinds = [f"kind {int(one)}" for one in truth]
+    path = tmp_path / "data.csv"
+    lines = [f"{yes if one else no},{kind}" for one, kind in zip(truth, kinds, strict=True)]
+    path.write_text("\n".join(["open,label", *lines]))
+    found = read_labelled(path, test_share=0)
+    assert found.x[:, 0].tolist() == truth.astype(float).tolist()
+    pq = tmp_path / "data.parquet"
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame({"open": truth, "label": kinds}).to_parquet(pq)
+    assert np.array_equal(read_labelled(pq, test_share=0).x, found.x)
+
+
+def test_true_among_numbers_is_no_number(tmp_path, capsys):
+    path = tmp_path / "data.csv"
+    path.write_text("x,label\n1,a\ntrue,b\n")
+    said = failed(capsys, ["fit", path, "--folder", tmp_path / "model"])
+    assert "column 'x': got 'true' (row 2), but features must be numbers, or all True or" in said
