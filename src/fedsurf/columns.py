@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -107,9 +108,11 @@ def _read_csv(path: Path) -> dict[str, Array]:
         try:
             names = [name.strip() for name in next(reader, [])]
             rows = [row for row in reader if row]
-        except (csv.Error, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise ValueError(_not_utf_8(path)) from error
+        except csv.Error as error:
             raise ValueError(
-                f"{path}: damaged, or not CSV in UTF-8 (line {reader.line_num}: {error})"
+                f"{path}: damaged, or not CSV (line {reader.line_num}: {error})"
             ) from error
     for separator in (";", "\t"):
         if len(names) == 1 and separator in names[0]:
@@ -136,6 +139,31 @@ def _read_csv(path: Path) -> dict[str, Array]:
     }
     _check_names(path, columns)
     return columns
+
+
+def _not_utf_8(path: Path) -> str:
+    """Say where a file is not UTF-8, and how it becomes that."""
+    with path.open("rb") as file:
+        line, content = next(
+            (number, line) for number, line in enumerate(file, 1) if not _is_utf_8(line)
+        )
+    seen = content.decode("latin-1").strip()
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding, wrong = "utf-16", "it seems to be UTF-16"
+    else:
+        encoding, wrong = "latin-1", f"its line {line} reads {seen[:60]!r} if it is Latin-1"
+    return (
+        f"{path}: got text that is not UTF-8 ({wrong}), but tables must be UTF-8; to convert it: "
+        f"iconv -f {encoding} -t utf-8 {quote(str(path))} > converted.csv"
+    )
+
+
+def _is_utf_8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _check_names(path: Path, columns: Mapping[str, Array]) -> None:

@@ -407,7 +407,12 @@ def test_files_that_are_not_there_or_not_what_they_seem(fitted, tmp_path, capsys
     assert "not a .npz file" in failed(capsys, ["fit", damaged, "--folder", model])
     latin = tmp_path / "latin.csv"
     latin.write_bytes("x,label\n1,ä\n".encode("latin-1"))
-    assert "not CSV in UTF-8" in failed(capsys, ["fit", latin, "--folder", model])
+    said = failed(capsys, ["fit", latin, "--folder", model])
+    assert "latin.csv: got text that is not UTF-8 (its line 2 reads '1,ä' if it is Latin-1)" in said
+    assert f"iconv -f latin-1 -t utf-8 {latin} >" in said
+    wide = tmp_path / "wide.csv"
+    wide.write_text("x,label\n1,ä\n", encoding="utf-16")
+    assert "it seems to be UTF-16" in failed(capsys, ["fit", wide, "--folder", model])
     few = write(tmp_path / "few.csv", rows(), NAMES[:3])
     assert "got no column petal width" in failed(capsys, ["predict", folder, few])
     narrow = tmp_path / "narrow.npz"
