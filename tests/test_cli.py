@@ -231,3 +231,53 @@ def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command
 def test_nothing_to_evaluate_is_a_wrong_command_line(arguments, capsys):
     assert run(arguments) == 2
     assert ": got none, but " in capsys.readouterr().err
+
+
+PLACES = [
+    (["fit", "{data}", "--folder"], "folder"),
+    (["train", "smoke", "--folder"], "folder"),
+    (["ablation", "smoke", "--folder"], "folder"),
+    (["demo", "--folder"], "folder"),
+    (["compare", "digits", "--folder"], "folder"),
+    (["tune", "digits", "--file"], "file"),
+    (["audit", "softmax-head", "--folder"], "folder"),
+    (["audit", "softmax-head", "--figure"], "figure"),
+    (["pretrain", "--folder"], "folder"),
+    (["pretrain-modules", "--folder"], "folder"),
+    (["reproduce", "all", "--preset", "smoke", "--folder"], "folder"),
+    (["data", "get", "mnist", "--folder"], "folder"),
+]
+"""Commands that write, and the option that says where."""
+
+
+@pytest.mark.parametrize(("command", "option"), PLACES)
+def test_a_place_that_cannot_be_written_is_named_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch, command, option
+) -> None:
+    for module in ("classifier.FederatedClassifier.fit", "study.Study.run", "study.Study.tune"):
+        monkeypatch.setattr(f"fedsurf.{module}", lambda *_, **__: pytest.fail("the work began"))
+    (tmp_path / "data.csv").write_text("x,label\n1,a\n2,b\n3,a\n4,b\n")
+    (tmp_path / "taken").write_text("mine")
+    given = [part.format(data=tmp_path / "data.csv") for part in command]
+    inside = tmp_path / "taken" / "inside.png"
+    assert run([*given, str(inside)]) == 1
+    said = capsys.readouterr().err
+    assert f"{option}: got '{inside}', but {tmp_path / 'taken'} is a file" in said
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    place = tmp_path / "no.png"
+    assert run([*given, str(place)]) == 1
+    said = capsys.readouterr().err
+    assert f"{option}: got '{place}', but nothing can be written into {tmp_path} (Perm" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"data.csv", "taken"}
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tune", "digits", "--file", str(tmp_path)]) == 1
+    assert "file: got" in (said := capsys.readouterr().err)
+    assert "which is a folder, but it must be a file" in said

@@ -34,6 +34,54 @@ class CheckpointError(ValueError):
     """A file that should hold tensors of fedsurf is missing, damaged, or holds something else."""
 
 
+def check_folder(folder: Path, argument: str = "folder") -> None:
+    """Raise unless files can be put into a folder, made if need be; before the work that fills it."""
+    place = _nearest(folder)
+    if place == folder.absolute() and not place.is_dir():
+        raise ValueError(
+            f"{argument}: got {str(folder)!r}, which is a file, but it must be a folder"
+        )
+    _check_open(place, argument, folder)
+
+
+def check_file(file: Path, argument: str = "file") -> None:
+    """Raise unless a file of that name can be written; before the work that it will hold."""
+    place = _nearest(file)
+    if place == file.absolute():
+        if place.is_dir():
+            raise ValueError(
+                f"{argument}: got {str(file)!r}, which is a folder, but it must be a file"
+            )
+        place = place.parent  # a new file takes its place
+    _check_open(place, argument, file)
+
+
+def _nearest(path: Path) -> Path:
+    """Return what is there of a path: itself, or the nearest above it."""
+    whole = path.absolute()
+    for place in (whole, *whole.parents):
+        try:
+            if place.exists():
+                return place
+        except PermissionError:  # it is in a folder that cannot be looked into
+            continue
+    return whole.parents[-1]
+
+
+def _check_open(place: Path, argument: str, got: Path) -> None:
+    if not place.is_dir():
+        raise ValueError(
+            f"{argument}: got {str(got)!r}, but {place} is a file, and nothing can be in a file"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{argument}: got {str(got)!r}, but nothing can be written into {place} ({error.strerror})"
+        ) from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file name beside `path`, and rename it to `path` once the block succeeds."""

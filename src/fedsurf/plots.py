@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsurf.comparison import Comparison
 from fedsurf.evaluation import Trajectories
-from fedsurf.files import replacing
+from fedsurf.files import check_file, replacing
 
 COLOURS = ("#0b6fb8", "#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e")
 """Legible on white, in print, and to most colour-blind readers."""
@@ -38,8 +38,7 @@ def check_figure(path: Path, argument: str = "figure") -> None:
     """Raise unless a figure can be written into a file of that name; before the work that it shows."""
     if path.suffix.lower() not in (*KINDS, ""):
         raise ValueError(f"{argument}: got {str(path)!r}, but it must end in {', '.join(KINDS)}")
-    if path.is_dir():
-        raise ValueError(f"{argument}: got {str(path)!r}, which is a folder, but it must be a file")
+    check_file(path, argument)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -639,3 +639,10 @@ def test_true_among_numbers_is_no_number(tmp_path, capsys):
     path.write_text("x,label\n1,a\ntrue,b\n")
     said = failed(capsys, ["fit", path, "--folder", tmp_path / "model"])
     assert "column 'x': got 'true' (row 2), but features must be numbers, or all True or" in said
+
+
+def test_predictions_that_cannot_be_written_are_named_before_the_work(fitted, tmp_path, capsys):
+    folder, data = fitted
+    file = data / "labels.csv"
+    said = failed(capsys, ["predict", folder, data, "--file", file])
+    assert f"file: got '{file}', but {data} is a file" in said

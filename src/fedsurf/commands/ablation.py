@@ -10,6 +10,7 @@ from fedsurf.commands.choices import Preset
 from fedsurf.commands.evaluate import show_evaluation
 from fedsurf.commands.train import run_training
 from fedsurf.console import err
+from fedsurf.files import check_folder
 
 
 def ablation(
@@ -28,6 +29,7 @@ def ablation(
         tasks: The number of meta-test tasks.
         json: Print the numbers as JSON instead of tables.
     """
+    check_folder(folder)
     runs = []
     for name, constrained in (("with-constraints", True), ("without-constraints", False)):
         descent = replace(config.surf.descent, constrained=constrained)

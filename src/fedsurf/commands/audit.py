@@ -16,7 +16,7 @@ from fedsurf.audit import Audit, Subject
 from fedsurf.audit import audit as run_audit
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment
-from fedsurf.files import replacing, write_json
+from fedsurf.files import check_folder, replacing, write_json
 from fedsurf.presets import STUDIES
 from fedsurf.progress import opener
 from fedsurf.statistics import standard_error
@@ -59,8 +59,8 @@ def audit(
     """
     if figure is not None:
         plots.check_figure(figure)
-    if folder is not None and folder.is_file():
-        raise ValueError(f"folder: got {str(folder)!r}, which is a file, but it must be a folder")
+    if folder is not None:
+        check_folder(folder)
     subject, config = find(run, study=study, rounds=rounds, seed=seed)
     config = replace(config, tasks=tasks)
     second = None

@@ -14,7 +14,7 @@ from fedsurf.certificate import certify as run_certify
 from fedsurf.certificate_layers import Layer
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment
-from fedsurf.files import replacing, write_json
+from fedsurf.files import check_folder, replacing, write_json
 from fedsurf.plots_certificate import certificate_figure
 from fedsurf.progress import opener
 
@@ -51,15 +51,17 @@ def certify(
         out: The folder for the files; the run's own by default.
         json: Print the numbers as JSON instead of tables.
     """
+    experiment = find(run)
+    folder = run if out is None else out
+    check_folder(folder, "run" if out is None else "out")
     found = run_certify(
-        find(run),
+        experiment,
         tasks=tasks,
         training_tasks=training_tasks,
         confidence=confidence,
         gradient_examples=gradient_examples,
         progress=opener(err),
     )
-    folder = run if out is None else out
     write_files(found, folder)
     if json:
         print_json(found.to_dict())

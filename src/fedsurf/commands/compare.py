@@ -13,6 +13,7 @@ from fedsurf.algorithms.checks import check_batch_size
 from fedsurf.commands.choices import AnyStudy
 from fedsurf.commands.evaluate import run_label
 from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.files import check_folder
 from fedsurf.methods import Method, Settings
 from fedsurf.pretrained import NAMES
 from fedsurf.progress import opener
@@ -94,6 +95,7 @@ def run_comparison(
     at: tuple[int, ...] = ROUNDS,
 ) -> Compared:
     """Run every method and optimizer of a comparison; write its files."""
+    check_folder(folder)
     limit_threads(0)
     for count in at:
         if count < 0:

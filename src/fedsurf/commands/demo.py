@@ -7,6 +7,7 @@ from fedsurf.commands.compare import run_comparison, show_comparison
 from fedsurf.commands.evaluate import show_evaluation
 from fedsurf.commands.train import run_training
 from fedsurf.console import err
+from fedsurf.files import check_folder
 from fedsurf.presets import STUDIES, preset
 
 DEMO_METHODS = ("dgd", "dfedavgm", "gradient-tracking", "exact-diffusion")
@@ -26,6 +27,7 @@ def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -
         tasks: The number of meta-test tasks.
         json: Print the numbers as JSON instead of tables.
     """
+    check_folder(folder)
     err.print(
         "1. The pretrained optimizer on handwritten digits: 30 agents, 3-regular graph, 20 rounds, "
         "beside classical methods with 200 rounds.",

@@ -17,7 +17,7 @@ from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
 from fedsurf.classifier import FederatedClassifier
 from fedsurf.console import err, limit_threads, out, print_json
-from fedsurf.files import filled_folder, replacing, write_json
+from fedsurf.files import check_file, check_folder, filled_folder, replacing, write_json
 from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
@@ -279,8 +279,7 @@ def accuracy_table(result: Mapping[str, Any]) -> Table:
 
 
 def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder: got {str(folder)!r}, which is a file, but it must be a folder")
+    check_folder(folder)
     if folder.exists() and any(folder.iterdir()) and not (folder / FILE).exists():
         raise ValueError(
             f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "
@@ -293,6 +292,7 @@ def _check_table(file: Path, data: Path) -> None:
         raise ValueError(f"file: got {str(file)!r}, but it must be a .csv file by its name")
     if file.resolve() == data.resolve():
         raise ValueError(f"file: got {str(file)!r}, but that is the data, which would be lost")
+    check_file(file)
 
 
 def _write_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:

