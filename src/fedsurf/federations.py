@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsurf.checks import check_whole
 from fedsurf.columns import missing_in
 from fedsurf.network import (
     GraphConfig,
@@ -97,6 +98,7 @@ def family(
             f"graph: got {repr(kind)[:60]}, but it must be a networkx graph or one of "
             f"{', '.join(get_args(GraphKind))}"
         )
+    check_whole(degree, "degree")
     if degree < 1:
         raise ValueError(f"degree: got {degree}, but it must be at least 1")
     if kind == "regular" and degree == 2:

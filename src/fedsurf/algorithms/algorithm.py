@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_number
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -63,6 +64,8 @@ class Start:
     deviation: float = 1.0
 
     def __post_init__(self) -> None:
+        check_number(self.mean, "mean")
+        check_number(self.deviation, "deviation")
         if not math.isfinite(self.mean):
             raise ValueError(f"mean: got {self.mean}, but weights start at a finite number")
         if not 0 <= self.deviation < math.inf:

@@ -1,12 +1,13 @@
 """What the classical methods ask of their arguments, their state and their network."""
 
 import math
-from numbers import Integral
 from typing import TypeVar
 
 import torch
 
 from fedsurf.algorithms.algorithm import State
+from fedsurf.checks import check_number
+from fedsurf.checks import check_whole as check_whole
 from fedsurf.network import Network
 
 OwnState = TypeVar("OwnState", bound=State)
@@ -17,6 +18,7 @@ TOLERANCE = 1e-9
 
 def check_step_size(step_size: float, argument: str = "step_size") -> None:
     """Raise unless the step is a number above 0."""
+    check_number(step_size, argument)
     if not 0 < step_size < math.inf:
         raise ValueError(f"{argument}: got {step_size}, but it must be a finite number above 0")
 
@@ -31,15 +33,9 @@ def check_batch_size(batch_size: int | None) -> None:
         )
 
 
-def check_whole(value: object, argument: str, otherwise: str = "") -> None:
-    """Raise unless a value is a whole number; `otherwise` says what else it may be."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        also = f",{otherwise}" if otherwise else ""
-        raise TypeError(f"{argument}: got {value!r}, but it must be a whole number{also}")
-
-
 def check_momentum(momentum: float) -> None:
     """Raise unless the momentum is at least 0 and below 1."""
+    check_number(momentum, "momentum")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum: got {momentum}, but it must be at least 0 and below 1")
 

@@ -105,6 +105,8 @@ class DFedAvgM:
         check_whole(self.local_steps, "local_steps")
         if self.local_steps < 1:
             raise ValueError(f"local_steps: got {self.local_steps}, but it must be at least 1")
+        if self.bits is not None:
+            check_whole(self.bits, "bits", " or None for plain floats")
         if self.bits is not None and not 2 <= self.bits <= FLOAT_BITS:
             raise ValueError(
                 f"bits: got {self.bits}, but it must be between 2 and {FLOAT_BITS}, "

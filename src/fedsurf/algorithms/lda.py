@@ -30,6 +30,7 @@ from fedsurf.algorithms.class_means import (
     split_class_sums,
 )
 from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_averaging
+from fedsurf.checks import check_number
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -70,6 +71,7 @@ class LDA:
 
     def __post_init__(self) -> None:
         check_head(self.model, self.name)
+        check_number(self.shrinkage, "shrinkage")
         if not 0 < self.shrinkage <= 1:
             raise ValueError(
                 f"shrinkage: got {self.shrinkage}, but it must be above 0 and at most 1"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.checks import check_number, check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -81,6 +82,8 @@ class LocalOnly:
 
 def check_local_training(strength: float, iterations: int) -> None:
     """Raise unless the penalty is positive and there is at least one iteration."""
+    check_number(strength, "strength")
+    check_whole(iterations, "iterations")
     if not 0 < strength < math.inf:
         raise ValueError(f"strength: got {strength}, but it must be a finite number above 0")
     if iterations < 1:

@@ -22,6 +22,7 @@ from fedsurf.algorithms.checks import own_state
 from fedsurf.algorithms.class_means import check_head, check_head_fits, check_offset
 from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_averaging
 from fedsurf.algorithms.lda import in_groups, moments, solve_positive, split_moments
+from fedsurf.checks import check_number
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -53,6 +54,7 @@ class Ridge:
 
     def __post_init__(self) -> None:
         check_head(self.model, self.name)
+        check_number(self.strength, "strength")
         if not 0 < self.strength < float("inf"):
             raise ValueError(
                 f"strength: got {self.strength}, but it must be a finite number above 0"

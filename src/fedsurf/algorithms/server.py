@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import Start, State, check_fits
 from fedsurf.algorithms.checks import check_batch_size, check_step_size, check_whole
 from fedsurf.algorithms.local import Correction, local_descent
+from fedsurf.checks import check_number
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -167,17 +168,20 @@ def check_star(network: Network) -> Network:
 
 def check_positive(argument: str, value: float) -> None:
     """Raise unless a hyperparameter is positive and finite."""
+    check_number(value, argument)
     if not 0 < value < math.inf:
         raise ValueError(f"{argument}: got {value}, but it must be positive and finite")
 
 
 def check_not_negative(argument: str, value: float) -> None:
     """Raise unless a hyperparameter is zero or positive, and finite."""
+    check_number(value, argument)
     if not 0 <= value < math.inf:
         raise ValueError(f"{argument}: got {value}, but it must be at least 0 and finite")
 
 
 def check_below_one(argument: str, value: float) -> None:
     """Raise unless a decay is at least 0 and below 1."""
+    check_number(value, argument)
     if not 0 <= value < 1:
         raise ValueError(f"{argument}: got {value}, but it must be at least 0 and below 1")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_number, check_whole
 from fedsurf.network.losses import Losses, LostWeights, check_lost_weights
 from fedsurf.network.network import Network
 from fedsurf.randomness import generator as seeded
@@ -156,6 +157,7 @@ class StaleNetwork(FaultyNetwork):
     """
 
     def __init__(self, inner: Network, stale: int, generator: torch.Generator) -> None:
+        check_whole(stale, "stale")
         if not 0 <= stale <= inner.agents:
             raise ValueError(
                 f"stale: got {stale}, but it must be between 0 and {inner.agents}, the agents"
@@ -228,6 +230,7 @@ class LossyNetwork(FaultyNetwork):
         generator: torch.Generator,
         weights: LostWeights = "renormalised",
     ) -> None:
+        check_number(loss, "loss")
         if not 0 <= loss < 1:
             raise ValueError(f"loss: got {loss}, but it must be at least 0 and below 1")
         self.loss = loss
@@ -270,6 +273,7 @@ class LeavingNetwork(FaultyNetwork):
         weights: LostWeights = "renormalised",
     ) -> None:
         for name, chance in (("leave", leave), ("comeback", comeback)):
+            check_number(chance, name)
             if not 0 <= chance <= 1:
                 raise ValueError(f"{name}: got {chance}, but it must be between 0 and 1")
         self.leave, self.comeback = leave, comeback

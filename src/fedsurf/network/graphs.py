@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import networkx as nx
 import torch
 
+from fedsurf.checks import check_number, check_whole
 from fedsurf.randomness import next_seed
 
 GraphKind = Literal["regular", "erdos-renyi", "star", "ring", "torus", "complete", "small-world"]
@@ -33,6 +34,7 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
     A star has one node more, the server, as node 0. Random families are drawn again until the graph
     is connected, which is an error after a hundred vain draws.
     """
+    check_whole(agents, "agents")
     if agents < 1:
         raise ValueError(f"agents: got {agents}, but a network has at least one agent")
     if config.kind == "star":
@@ -47,6 +49,7 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
         case "torus":
             return _torus(agents)
         case "regular":
+            check_whole(config.degree, "degree")
             _check_degree(config.degree, agents, even=agents * config.degree % 2 == 0)
             return _connected(
                 lambda: nx.random_regular_graph(config.degree, agents, seed=next_seed(generator)),
@@ -63,6 +66,7 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
         case "small-world":
             _check_probability(config.probability)
             # networkx would round an odd degree down without a word.
+            check_whole(config.degree, "degree")
             _check_degree(config.degree, agents, even=config.degree % 2 == 0)
             return _connected(
                 lambda: nx.watts_strogatz_graph(
@@ -129,5 +133,6 @@ def _check_degree(degree: int, agents: int, *, even: bool) -> None:
 
 
 def _check_probability(probability: float) -> None:
+    check_number(probability, "probability")
     if not 0 <= probability <= 1:
         raise ValueError(f"probability: got {probability}, but it must be between 0 and 1")

@@ -6,6 +6,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_whole
 from fedsurf.network.graphs import check_graph
 from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.shift import Shift, shift_operator
@@ -248,6 +249,9 @@ class StarNetwork(Network):
         generator: torch.Generator,
         shift: Shift = "adjacency",
     ) -> None:
+        check_whole(agents, "agents")
+        if reporting is not None:
+            check_whole(reporting, "reporting", " or None for all agents")
         if agents < 1:
             raise ValueError(f"agents: got {agents}, but a network has at least one agent")
         if reporting is not None and not 1 <= reporting <= agents:

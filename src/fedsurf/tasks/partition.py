@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_number
 from fedsurf.randomness import numpy_generator
 
 _DRAWS = 1000
@@ -111,5 +112,6 @@ def _feasible(draw: _Draw, available: Tensor, total: int) -> np.ndarray:
 
 
 def _check_positive(name: str, value: float) -> None:
+    check_number(value, name)
     if not 0 < value < float("inf"):
         raise ValueError(f"{name}: got {value}, but it must be positive and finite")
