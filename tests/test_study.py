@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedsurf.experiment import Experiment
 from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, LogRange, Setting, method_named
 from fedsurf.network import FaultConfig
+from fedsurf.plots import study_figure
 from fedsurf.presets import STUDIES, preset
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
@@ -621,3 +623,15 @@ def test_pretrained_optimizers_that_do_not_run_are_refused_first(
     assert run_command(command) == 1
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "study").exists()
+
+
+def test_the_figure_of_a_single_agent_has_no_logarithms_of_zero() -> None:
+    alone = replace(SMALL, tasks=1, rounds=2, task=replace(SMALL.task, agents=1))
+    study = Study(alone)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = study_figure([study.run(DGD)], torch.tensor([0.5]), 1)
+        figure.draw_without_rendering()
+    assert figure.axes[1].get_xscale() == "linear"
+    figure = study_figure([Study(SMALL).run(DGD)], torch.tensor([0.5]), 30)
+    assert figure.axes[1].get_xscale() == "log"

@@ -93,7 +93,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
         left, right = figure.subplots(1, 2, sharey=True)
         styles = cycle(("-", "--", "-.", ":"))
         colours = [mpl.colormaps["tab20"](number) for number in range(20)]
-        lowest, last_round = 100.0, 0
+        lowest, last_round, most_floats = 100.0, 0, 0.0
         for number, runs in enumerate(results):
             colour, style = colours[number % len(colours)], next(styles)
             accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)
@@ -113,6 +113,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
                 low, high = (mean - spread).tolist(), (mean + spread).tolist()
                 axis.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
             lowest, last_round = min(lowest, float(mean[-1])), max(last_round, rounds[-1])
+            most_floats = max(most_floats, floats[-1])
         best = 100 * float(ceiling.mean())
         for axis in (left, right):
             axis.axhline(best, color="black", linestyle=":", linewidth=1, label="centralised")
@@ -123,7 +124,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
         left.set_xlim(0, max(1, last_round))
         left.set_xlabel("communication rounds")
         left.set_ylabel("test accuracy, all agents' examples (%)")
-        if last_round:
+        if most_floats > 0:  # a single agent sends none
             right.set_xscale("log")
         right.set_xlabel("floats per agent")
         figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
