@@ -274,3 +274,24 @@ def test_the_division_follows_the_seed():
 def test_the_validation_share_lies_between_0_and_1(share):
     with pytest.raises(ValueError, match=r"^validation_share: got"):
         meta_tasks(features(), SMALL, validation_share=share)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("partition", ["class-imbalanced", "dirichlet"])
+def test_a_class_without_examples_is_named_and_replacement_is_not_advised(partition, replacement):
+    x, y = torch.zeros(400, 3), torch.arange(400) % 2
+    config = TaskConfig(
+        agents=10,
+        train_examples=20,
+        test_examples=10,
+        partition=partition,
+        alpha=10.0,
+        replacement=replacement,
+    )
+    with pytest.raises(
+        ValueError, match=r"^pool: got no examples of the task's class 2, "
+    ) as error:
+        TaskDistribution(x, y, 3, config).draw(seeded(0))
+    assert "replacement" not in str(error.value)
+    with pytest.raises(ValueError, match=r"^pool: got no examples, but a task needs 300$"):
+        TaskDistribution(x[:0], y[:0], 3, config).draw(seeded(0))

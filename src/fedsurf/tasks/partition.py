@@ -91,6 +91,8 @@ class _Draw(Protocol):
 
 def _feasible(draw: _Draw, available: Tensor, total: int) -> np.ndarray:
     """Draw counts `[…, classes]` until no class is asked for more often than it is available."""
+    if not available.any():
+        raise ValueError(f"pool: got no examples, but a task needs {total}")
     if total > int(available.sum()):
         raise ValueError(
             f"pool: got {int(available.sum())} examples, but a task needs {total} different ones; "
@@ -103,6 +105,13 @@ def _feasible(draw: _Draw, available: Tensor, total: int) -> np.ndarray:
         wanted = counts.sum(0)
         if (wanted <= limit).all():
             return counts
+    lacking = np.flatnonzero((limit == 0) & (wanted > 0))
+    if lacking.size:  # sampling with replacement would not help
+        raise ValueError(
+            f"pool: got no examples of the task's class {int(lacking[0])}, and {_DRAWS} draws found no "
+            "label distribution without it; take a pool that has examples of every class, or leave "
+            "that class out and number the others from 0 on"
+        )
     worst = int((wanted - limit).argmax())
     raise ValueError(
         f"pool: got {int(limit[worst])} examples of the task's class {worst}, but it wanted "
