@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -646,3 +647,16 @@ def test_predictions_that_cannot_be_written_are_named_before_the_work(fitted, tm
     file = data / "labels.csv"
     said = failed(capsys, ["predict", folder, data, "--file", file])
     assert f"file: got '{file}', but {data} is a file" in said
+
+
+@pytest.mark.parametrize(("classes", "noted"), [(40, True), (3, False)])
+def test_many_classes_are_noted_in_own_words(tmp_path, capsys, classes, noted):
+    random = np.random.default_rng(0)
+    lines = [f"{random.normal()},{number % classes}" for number in range(60)]
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join(["x,price", *lines]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(["fit", str(path), "--folder", str(tmp_path / "model"), "--rounds", "4"]) == 0
+    said = "label 'price': 40 classes in 60 training examples; is it a number to be estimated"
+    assert (said in capsys.readouterr().err) == noted

@@ -2,7 +2,9 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, TextIO
@@ -24,6 +26,9 @@ from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
 from fedsurf.unrolled.transferable import ROUNDS_OF_A_LAYER
+
+FEW_ROWS = 20
+"""With no more rows than this, as many classes as rows are nothing strange."""
 
 
 def fit(
@@ -107,11 +112,14 @@ def fit(
         "batch_size": batch_size,
         "random_state": seed,
     }
+    _note_many_classes(labelled)
     model = FederatedClassifier(**settings)
     spent = CALIBRATION_ROUNDS if standardize else 0
-    with opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance:
+    with opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance, _quiet():
         model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
     trajectory = rows_of(model, labelled)
+    with _quiet():
+        accuracies = judged(model, labelled)
     result = {
         "agents": len(model.agents_),
         "examples": len(labelled.y),
@@ -121,7 +129,7 @@ def fit(
         "rounds": model.n_rounds_,
         "floats": model.floats_,
         "accuracy": trajectory[-1]["accuracy"],
-        **judged(model, labelled),
+        **accuracies,
     }
     config = {
         "data": data.name,
@@ -276,6 +284,27 @@ def accuracy_table(result: Mapping[str, Any]) -> Table:
     ):
         table.add_row(name, _percent(result[key]))
     return table
+
+
+def _note_many_classes(labelled: Labelled) -> None:
+    """Say so if the label looks like a number to be estimated."""
+    classes, rows = len(np.unique(labelled.y)), len(labelled.y)
+    if rows > FEW_ROWS and classes > rows / 2:
+        err.print(
+            f"label {labelled.label or 'y'!r}: {classes} classes in {rows} training examples; is it a "
+            "number to be estimated, and not a class?",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back scikit-learn's own warning of many classes, which names lines of code."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
+        yield
 
 
 def _check_folder(folder: Path) -> None:
