@@ -2,12 +2,15 @@
 
 import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
 from torch import zeros
 
+import fedsurf
 from fedsurf import __version__, cli
 from fedsurf.cli import run
 
@@ -29,6 +32,20 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(
         name in shown for name in ("demo", "train", "evaluate", "ablation", "pretrain", "data")
     )
+
+
+def test_a_command_starts_without_what_few_of_them_need() -> None:
+    code = "import sys, fedsurf.cli; print('sklearn' in sys.modules, 'scipy.stats' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_all_that_the_package_exports_is_there() -> None:
+    for name in fedsurf.__all__:
+        assert getattr(fedsurf, name) is not None
+        assert name in dir(fedsurf)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = fedsurf.Nothing
 
 
 def test_a_wrong_command_line_exits_with_2() -> None:

@@ -8,11 +8,11 @@ Stochastic Unrolled Federated Learning (SURF) and its classical companions. The 
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from fedsurf.algorithms import DGD, Algorithm, Start, State
 from fedsurf.audit import Audit, Subject, audit
 from fedsurf.certificate import Certificate, certify
-from fedsurf.classifier import FederatedClassifier
 from fedsurf.comparison import Comparison, evaluate
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
@@ -40,6 +40,9 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import UDGD, Transferable, TransferableConfig, UDGDConfig
+
+if TYPE_CHECKING:
+    from fedsurf.classifier import FederatedClassifier
 
 __version__ = version("fedsurf")
 
@@ -105,3 +108,16 @@ __all__ = [
     "run_all",
     "score",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import scikit-learn with the estimator only: that takes as long as everything else together."""
+    if name == "FederatedClassifier":
+        from fedsurf.classifier import FederatedClassifier
+
+        return FederatedClassifier
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,9 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from fedsurf.algorithms.local_only import local_optimum
@@ -17,6 +14,10 @@ AT_ONCE = 20_000_000
 
 def centralised_accuracy(x: Array, y: Array, test_x: Array, test_y: Array) -> float:
     """Return the test accuracy of scikit-learn's logistic regression on all examples, standardised."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     return float(model.fit(x, y).score(test_x, test_y))
 
@@ -27,6 +28,8 @@ def alone_accuracy(x: Array, y: Array, owner: Array, test_x: Array, test_y: Arra
     A logistic regression each, with the penalty that scikit-learn gives one of that many examples
     on average. Features are standardised by all examples, which is more than an agent alone knows.
     """
+    from sklearn.preprocessing import StandardScaler  # slow to import
+
     scaler = StandardScaler().fit(x)
     classes, labels = np.unique(y, return_inverse=True)
     agents = int(owner.max()) + 1

@@ -1,7 +1,8 @@
 """Confidence intervals over tasks: of a mean, of a difference of means, of a share."""
 
+from typing import Any
+
 import torch
-from scipy import stats
 from torch import Tensor
 
 from fedsurf.statistics import standard_error
@@ -20,7 +21,7 @@ def mean_interval(values: Tensor, confidence: float) -> tuple[Tensor, Tensor, Te
     if count < 2:
         raise ValueError(f"values: got {count}, but an interval takes at least 2")
     mean = values.mean(0)
-    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * standard_error(values)
+    half = float(_student((1 + confidence) / 2, count - 1)) * standard_error(values)
     return mean, mean - half, mean + half
 
 
@@ -29,7 +30,7 @@ def upper_limit(values: Tensor, confidence: float) -> Tensor:
     check_confidence(confidence)
     if len(values) < 2:
         raise ValueError(f"values: got {len(values)}, but a limit takes at least 2")
-    quantile = float(stats.t.ppf(confidence, len(values) - 1))
+    quantile = float(_student(confidence, len(values) - 1))
     return values.mean(0) + quantile * standard_error(values)
 
 
@@ -45,7 +46,7 @@ def gap_limit(left: Tensor, right: Tensor, confidence: float) -> Tensor:
     divisor = parts[0].square() / (len(left) - 1) + parts[1].square() / (len(right) - 1)
     fewest = float(min(len(left), len(right)) - 1)
     freedom = torch.where(divisor > 0, total.square() / divisor, fewest)
-    quantile = torch.as_tensor(stats.t.ppf((1 + confidence) / 2, freedom.numpy()))
+    quantile = torch.as_tensor(_student((1 + confidence) / 2, freedom.numpy()))
     return (left.mean(0) - right.mean(0)).abs() + quantile * total.sqrt()
 
 
@@ -54,4 +55,13 @@ def share_limit(hits: int, count: int, confidence: float) -> float:
     check_confidence(confidence)
     if not 0 <= hits <= count or count < 1:
         raise ValueError(f"hits: got {hits} of {count}, but it must be from 0 to a positive count")
-    return 1.0 if hits == count else float(stats.beta.ppf(confidence, hits + 1, count - hits))
+    from scipy.stats import beta  # slow to import
+
+    return 1.0 if hits == count else float(beta.ppf(confidence, hits + 1, count - hits))
+
+
+def _student(probability: float, freedom: Any) -> Any:
+    """Return the quantile of Student's t."""
+    from scipy.stats import t  # slow to import
+
+    return t.ppf(probability, freedom)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fedsurf.algorithms.class_means import check_head_fits, head_weights
@@ -102,6 +101,8 @@ class Centralised:
             # Of two classes scikit-learn trains the difference of the scores, w = w_1 − w_0: its
             # penalty on ‖w‖² is twice the one on ‖w_0‖² + ‖w_1‖², where w_1 = −w_0 = w/2.
             two = len(classes) == 2
+            from sklearn.linear_model import LogisticRegression  # slow to import
+
             inverse = (2 if two else 1) / (self.strength * len(y))
             head = LogisticRegression(C=inverse, max_iter=self.iterations, tol=self.tolerance)
             head.fit(x, y)

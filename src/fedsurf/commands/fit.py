@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from rich.table import Table
 
 from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
-from fedsurf.classifier import FederatedClassifier
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.files import check_file, check_folder, filled_folder, replacing, write_json
 from fedsurf.heads import FILE, Head
@@ -26,6 +25,9 @@ from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
 from fedsurf.unrolled.transferable import ROUNDS_OF_A_LAYER
+
+if TYPE_CHECKING:
+    from fedsurf.classifier import FederatedClassifier
 
 FEW_ROWS = 20
 """With no more rows than this, as many classes as rows are nothing strange."""
@@ -113,6 +115,8 @@ def fit(
         "random_state": seed,
     }
     _note_many_classes(labelled)
+    from fedsurf.classifier import FederatedClassifier  # slow to import
+
     model = FederatedClassifier(**settings)
     spent = CALIBRATION_ROUNDS if standardize else 0
     with opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance, _quiet():
@@ -215,7 +219,7 @@ def predict(
     err.print(f"{len(labels)} labels{said}{where}", highlight=False, soft_wrap=True)
 
 
-def rows_of(model: FederatedClassifier, labelled: Labelled) -> list[dict[str, float | None]]:
+def rows_of(model: "FederatedClassifier", labelled: Labelled) -> list[dict[str, float | None]]:
     """Return what was seen after every layer, with the accuracy on what was held out."""
     seen = {name: values.tolist() for name, values in model.trajectory_.items()}
     tests: list[float | None] = [None] * len(seen["rounds"])
@@ -228,7 +232,7 @@ def rows_of(model: FederatedClassifier, labelled: Labelled) -> list[dict[str, fl
     ]
 
 
-def judged(model: FederatedClassifier, labelled: Labelled) -> dict[str, float | None]:
+def judged(model: "FederatedClassifier", labelled: Labelled) -> dict[str, float | None]:
     """Return accuracies on what was held out: of the agents together, alone, and of one place."""
     names = ("test_accuracy", "agents_test_accuracy", "alone", "centralised")
     x, y, test_x, test_y = labelled.x, labelled.y, labelled.test_x, labelled.test_y
