@@ -620,6 +620,12 @@ def test_impossible_depths_are_refused(rounds):
         optimizer().on(SoftmaxHead(3, 3), rounds)
 
 
+@pytest.mark.parametrize("rounds", [2.5, 20.0, "20", True])
+def test_rounds_that_are_no_whole_numbers_are_refused(rounds):
+    with pytest.raises(TypeError, match=r"rounds: got .* whole number"):
+        optimizer().on(SoftmaxHead(3, 2), rounds)
+
+
 def test_unknown_scalings_and_tasks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"^scaling: got 'none'"):
         optimizer().on(SoftmaxHead(3, 3), 5, "none")

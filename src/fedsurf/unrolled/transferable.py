@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from fedsurf.algorithms.algorithm import State, check_fits
 from fedsurf.algorithms.checks import check_batch_size, own_state
 from fedsurf.algorithms.class_means import check_head_fits
+from fedsurf.checks import check_whole
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -206,6 +207,7 @@ class TransferableAlgorithm:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
+        check_whole(self.rounds, "rounds")
         check_batch_size(self.batch_size)
         if self.scaling not in ("whole", "features"):
             raise ValueError(f"scaling: got {self.scaling!r}, but it must be 'whole' or 'features'")
