@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
@@ -81,6 +80,8 @@ def second_eigenvalue(network: Network) -> float:
 
     # A start of ARPACK's own would be random.
     start = torch.randn(nodes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    from scipy.sparse.linalg import LinearOperator, eigsh  # slow to import
+
     product = LinearOperator((nodes, nodes), matvec=deflated, dtype=np.float64)
     found = eigsh(product, k=1, ncv=100, v0=start.numpy(), return_eigenvectors=False)
     return float(abs(found[0]))
