@@ -95,6 +95,24 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
     return whole if (whole.astype(bare.dtype) == bare).all() else text
 
 
+def spelled_as(classes: Iterable[Any], labels: Iterable[Any]) -> list[str | None]:
+    """Return labels as text, a whole number as the classes have it: "7", or "7.0" among fractions.
+
+    Whether whole numbers have a ".0" depends on what else is in their column, which may differ between
+    files. None, where there is no label, stays None.
+    """
+    known = {str(one) for one in classes}
+
+    def spelled(label: Any) -> str | None:
+        if label is None:
+            return None
+        text = str(label)
+        other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
+        return other if other in known and text not in known else text
+
+    return [spelled(label) for label in labels]
+
+
 def listed(names: Iterable[Any]) -> str:
     """Join names for a message, the first ten of them."""
     every = [str(name) for name in names]

@@ -20,6 +20,7 @@ from fedsurf.columns import (
     missing_in,
     numbers_of,
     read_columns,
+    spelled_as,
 )
 from fedsurf.tasks.dataset import split
 from fedsurf.tasks.sources.arrays import PARTS, WHOLE, open_npz
@@ -202,6 +203,7 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
     test_y = _vector(path, names[3], arrays[names[3]], len(test_x))
     if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):  # only one is all whole numbers
         y, test_y = y.astype(str), test_y.astype(str)
+        test_y = np.array(spelled_as(np.unique(y), test_y.tolist()))
     if test_x.shape[1] != x.shape[1]:
         raise ValueError(
             f"{path}: {names[2]}: got {test_x.shape[1]} features, "

@@ -558,6 +558,41 @@ def test_whole_labels_are_judged_alike_where_a_gap_made_them_floats(tmp_path, ca
     assert json.loads(capsys.readouterr().out)["accuracy"] > 0.9
 
 
+@pytest.mark.parametrize(
+    ("grades", "new"),
+    [(("1.0", "1.5", "2.0"), ("1.0", None, "2.0")), (("1", "2", "3"), ("1.0", "2.5", "3.0"))],
+)
+def test_whole_labels_are_judged_alike_among_fractions_and_without(tmp_path, capsys, grades, new):
+    data = load_iris()
+
+    def table(names):
+        chosen = [place for place, y in enumerate(data.target) if names[y] is not None]
+        return [
+            {
+                **dict(zip(NAMES, data.data[place].tolist(), strict=True)),
+                "grade": names[data.target[place]],
+            }
+            for place in chosen
+        ]
+
+    model = tmp_path / "model"
+    old = write(tmp_path / "old.csv", table(grades))
+    assert run(["fit", str(old), "--folder", str(model)]) == 0
+    capsys.readouterr()
+    assert run(["predict", str(model), str(write(tmp_path / "new.csv", table(new))), "--json"]) == 0
+    least = 0.6 if "2.5" in new else 0.9  # nothing is called 2.5 there
+    assert least < json.loads(capsys.readouterr().out)["accuracy"] <= least + 0.1
+
+
+def test_whole_test_labels_are_spelled_as_among_the_fractions_of_the_training_part(tmp_path):
+    x, kinds = load_iris(return_X_y=True)
+    y = np.array([0.5, 1.0, 2.0])[kinds]
+    whole = y != 0.5
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y, test_x=x[whole], test_y=y[whole])
+    labelled = read_labelled(tmp_path / "a.npz")
+    assert labelled.test_y.tolist() == labelled.y[whole].tolist()
+
+
 def test_predict_overwrites_neither_its_data_nor_anything_but_a_table(fitted, tmp_path, capsys):
     folder, data = fitted
     before = data.read_bytes()

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
+from fedsurf.columns import spelled_as
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.files import check_file, check_folder, filled_folder, replacing, write_json
 from fedsurf.heads import FILE, Head
@@ -193,8 +194,8 @@ def predict(
     labels = [head.classes[place] for place in chances.argmax(1)]
     accuracy, hits = None, []
     if y is not None:
-        known = [pair for pair in zip(labels, y.tolist(), strict=True) if pair[1] is not None]
-        hits = [str(one) == str(other) for one, other in known]
+        right = spelled_as(head.classes, y.tolist())
+        hits = [str(one) == two for one, two in zip(labels, right, strict=True) if two is not None]
         accuracy = float(np.mean(hits))
     names = [f"probability_{name}" for name in head.classes]
     rows = (
