@@ -122,7 +122,7 @@ def listed(names: Iterable[Any]) -> str:
 
 def _read_csv(path: Path) -> dict[str, Array]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
+        reader = csv.reader(file, skipinitialspace=True)  # else quotes after a blank are text
         try:
             names = [name.strip() for name in next(reader, [])]
             rows = [row for row in reader if row]

@@ -285,6 +285,14 @@ def test_columns_may_be_called_by_numbers(tmp_path, names):
     assert read_labelled(path, test_share=0).features == names
 
 
+def test_quotes_may_follow_a_blank(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text('"x", "label"\n1, "a, b"\n"2", "c"\n')
+    labelled = read_labelled(path, test_share=0)
+    assert (labelled.features, labelled.label) == (("x",), "label")
+    assert (labelled.x.tolist(), labelled.y.tolist()) == ([[1.0], [2.0]], ["a, b", "c"])
+
+
 def test_row_numbers_are_dropped_and_left_alone(tmp_path, capsys):
     data = tmp_path / "data.csv"
     data.write_text(",x,label\n" + "".join(f"{row},{row % 3},{row % 3}\n" for row in range(30)))
