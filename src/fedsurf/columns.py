@@ -1,7 +1,8 @@
 """Columns by name, from .csv and .parquet files: read as they are, then made numbers or labels."""
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -138,12 +139,7 @@ def _read_csv(path: Path) -> dict[str, Array]:
                 f"{path}: got the first line {names[0][:60]!r}, whose columns seem to be separated by "
                 f"{separator!r}, but commas must separate them"
             )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(
-            f"{path}: got several columns called {listed(twice)}, but the first line must name each "
-            "column once"
-        )
+    _check_once(path, names)
     for number, row in enumerate(rows):
         if len(row) != len(names):
             raise ValueError(
@@ -184,6 +180,14 @@ def _is_utf_8(line: bytes) -> bool:
     return True
 
 
+def _check_once(path: Path, names: Sequence[str]) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ValueError(
+            f"{path}: got several columns called {listed(twice)}, but each must have a name of its own"
+        )
+
+
 def _check_names(path: Path, columns: Mapping[str, Array]) -> None:
     """Raise where the first line is a row like the others: it would be lost, without a word.
 
@@ -213,6 +217,7 @@ def _read_parquet(path: Path) -> dict[str, Array]:
             f"{path}: reading .parquet takes pyarrow: pip install 'fedsurf[parquet]'"
         ) from error
     try:
+        _check_once(path, parquet.read_schema(path).names)
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: damaged, or not a .parquet file ({error})") from error

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from torch import nn
 from fedsurf import baselines
 from fedsurf.classifier import FederatedClassifier
 from fedsurf.cli import run
+from fedsurf.columns import read_columns
 from fedsurf.heads import Head
 from fedsurf.tables_io import read_labelled
 
@@ -244,6 +246,27 @@ def test_parquet_is_read_like_csv(fitted, tmp_path, capsys):
     assert "damaged, or not a .parquet file" in failed(
         capsys, ["fit", path, "--folder", tmp_path / "model"]
     )
+
+
+def test_parquet_with_a_name_twice_is_refused_in_one_line(tmp_path, capsys):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table([[1.0, 2.0], [3.0, 4.0], ["a", "b"]], names=["x", "x", "label"])
+    parquet.write_table(table, tmp_path / "data.parquet")
+    assert run(["fit", str(tmp_path / "data.parquet"), "--folder", str(tmp_path / "model")]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith("got several columns called x, but each must have a name of its own\n")
+    assert said.count("\n") == 1
+
+
+def test_very_many_columns_take_no_time_to_tell_apart(tmp_path):
+    names = [f"gene {number}" for number in range(30_000)]
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(["label", *names]) + "\n" + f"a{',1' * len(names)}\n")
+    start = time.process_time()
+    assert len(read_columns(path)) == 30_001
+    assert time.process_time() - start < 5
 
 
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, capsys, monkeypatch):
