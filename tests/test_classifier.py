@@ -296,6 +296,18 @@ def test_wrong_data_are_named(iris, change, message):
         FederatedClassifier().fit(**given)
 
 
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (nx.path_graph(151), "graph: got 151 nodes, but there are only 150 rows"),
+        (nx.Graph(), "graph: got one without nodes"),
+    ],
+)
+def test_a_graph_whose_agents_would_have_no_rows_is_called_so(iris, graph, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        FederatedClassifier(graph=graph).fit(*iris[:2])
+
+
 def test_too_many_agents_are_refused(iris):
     x, y, _ = iris
     with pytest.raises(ValueError, match="n_agents: got 151, but it must be between 1 and 150"):

@@ -30,7 +30,7 @@ from fedsurf.federations import (
     usual_agents,
 )
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network
+from fedsurf.network import Network, check_graph
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
@@ -231,7 +231,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if given is not None:
             return owners(given, rows)
         if isinstance(self.graph, nx.Graph):
+            check_graph(self.graph)
             nodes = list(self.graph)
+            if len(nodes) > rows:
+                raise ValueError(
+                    f"graph: got {len(nodes)} nodes, but there are only {rows} rows, and each agent "
+                    "needs one"
+                )
             if self.n_agents not in (None, len(nodes)):
                 raise ValueError(
                     f"n_agents: got {self.n_agents}, but the graph has {len(nodes)} nodes"
