@@ -308,6 +308,17 @@ def test_a_graph_whose_agents_would_have_no_rows_is_called_so(iris, graph, messa
         FederatedClassifier(graph=graph).fit(*iris[:2])
 
 
+def test_too_little_memory_is_said_to_be_so(iris, monkeypatch):
+    def full(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+    x, y, _ = iris
+    monkeypatch.setattr("fedsurf.classifier.examples_of", full)
+    agents = np.minimum(np.arange(150), 9)
+    with pytest.raises(ValueError, match=r"^X: got 150 rows .* 10 agents, .* largest has 141 rows"):
+        FederatedClassifier().fit(x, y, agents=agents)
+
+
 def test_too_many_agents_are_refused(iris):
     x, y, _ = iris
     with pytest.raises(ValueError, match="n_agents: got 151, but it must be between 1 and 150"):

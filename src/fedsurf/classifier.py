@@ -8,6 +8,7 @@ in this process.
 """
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +160,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
         network = self._network(ids.tolist(), generator(seed, "graph"))
         network.reset(generator(seed, "network"))
-        examples = examples_of(x, labels, owner, len(ids))
-        task = Task(examples, examples, len(classes))
-        heads, staged, trajectory = self._train(task, network, generator(seed, "steps"), on_layer)
+        with _memory(owner, len(ids), x.shape[1]):
+            examples = examples_of(x, labels, owner, len(ids))
+            task = Task(examples, examples, len(classes))
+            random = generator(seed, "steps")
+            heads, staged, trajectory = self._train(task, network, random, on_layer)
         # Only now: an estimator that could not be fitted again is what it was.
         self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
         self.agents_, self.owner_ = ids, owner
@@ -321,6 +324,22 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
         return _matrix(weights, head), np.stack(staged), trajectory
+
+
+@contextmanager
+def _memory(owner: Array, agents: int, features: int) -> Iterator[None]:
+    """Say what takes so much memory where there is not enough of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        largest = int(np.bincount(owner, minlength=agents).max())
+        raise ValueError(
+            f"X: got {len(owner)} rows of {features} features for {agents} agents, of whom the largest "
+            f"has {largest} rows: more than fits into memory, in which every agent takes as much as the "
+            "largest; give that one fewer rows, or let there be fewer agents"
+        ) from error
 
 
 def _own_words(error: str) -> str:
