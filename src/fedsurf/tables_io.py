@@ -49,6 +49,8 @@ class Labelled:
         The names of the features; None if they have none.
     label : str or None
         The name of the label's column; None if it has none.
+    left_out : int
+        The number of agents who take no part, since all their rows are held out.
     """
 
     x: Array
@@ -58,6 +60,7 @@ class Labelled:
     test_y: Array
     features: tuple[str, ...] | None
     label: str | None
+    left_out: int = 0
 
 
 def read_labelled(
@@ -221,8 +224,11 @@ def _divided(
     label: str | None,
 ) -> Labelled:
     held = split(y, share) if share > 0 else np.zeros(len(y), dtype=bool)
-    own = None if agents is None else agents[~held]
-    return Labelled(x[~held], y[~held], own, x[held], y[held], features, label)
+    own, left_out = None, 0
+    if agents is not None:
+        own = agents[~held]
+        left_out = len(np.unique(agents)) - len(np.unique(own))
+    return Labelled(x[~held], y[~held], own, x[held], y[held], features, label, left_out)
 
 
 def _known_labels(path: Path, name: str, values: Array) -> Array | None:

@@ -308,6 +308,18 @@ def test_columns_may_be_called_by_numbers(tmp_path, names):
     assert read_labelled(path, test_share=0).features == names
 
 
+def test_agents_whose_rows_are_all_held_out_are_counted_aloud(tmp_path, capsys):
+    table = [{**row, "agent": place} for place, row in enumerate(rows())]
+    path = write(tmp_path / "iris.csv", table, [*NAMES, "agent", "kind"])
+    command = ["fit", str(path), "--folder", str(tmp_path / "model"), "--json"]
+    assert run(command) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["agents"] == 120
+    assert "30 of 150 agents take no part, as all their rows are held out" in printed.err
+    assert run([*command, "--test-share", "0"]) == 0
+    assert "take no part" not in capsys.readouterr().err
+
+
 def test_quotes_may_follow_a_blank(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text('"x", "label"\n1, "a, b"\n"2", "c"\n')

@@ -116,6 +116,7 @@ def fit(
         "random_state": seed,
     }
     _note_many_classes(labelled)
+    _note_left_out(labelled)
     from fedsurf.classifier import FederatedClassifier  # slow to import
 
     model = FederatedClassifier(**settings)
@@ -300,6 +301,18 @@ def _note_many_classes(labelled: Labelled) -> None:
             "number to be estimated, and not a class?",
             highlight=False,
             markup=False,
+            soft_wrap=True,
+        )
+
+
+def _note_left_out(labelled: Labelled) -> None:
+    """Say so if agents are missing since the test part took all their rows."""
+    if labelled.left_out and labelled.agents is not None:
+        every = labelled.left_out + len(np.unique(labelled.agents))
+        err.print(
+            f"{labelled.left_out} of {every} agents take no part, as all their rows are held out as test "
+            "examples; --test-share 0 holds none out",
+            highlight=False,
             soft_wrap=True,
         )
 
