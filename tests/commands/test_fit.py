@@ -586,6 +586,19 @@ def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, cap
         assert len(read(target)) == 150
 
 
+def test_labels_that_the_head_does_not_know_are_counted_aloud(fitted, tmp_path, capsys):
+    folder, data = fitted
+    table = read(data)
+    target = str(tmp_path / "labels.csv")
+    for count in (0, 3, 150):
+        for row in table[:count]:
+            row["kind"] = "tulip"
+        new = write(tmp_path / "new.csv", table)
+        assert run(["predict", str(folder), str(new), "--file", target]) == 0
+        said = f"right ({count} have a label that is none of the head's classes);"
+        assert (said if count else "right;") in capsys.readouterr().err
+
+
 def test_whole_labels_are_judged_alike_where_a_gap_made_them_floats(tmp_path, capsys):
     data = load_iris()
     table = [

@@ -193,11 +193,13 @@ def predict(
     x, y = read_features(data, head.features, head.weight.shape[1], head.label)
     chances = head.probabilities(x)
     labels = [head.classes[place] for place in chances.argmax(1)]
-    accuracy, hits = None, []
+    accuracy, hits, strange = None, [], 0
     if y is not None:
         right = spelled_as(head.classes, y.tolist())
         hits = [str(one) == two for one, two in zip(labels, right, strict=True) if two is not None]
         accuracy = float(np.mean(hits))
+        classes = {None, *map(str, head.classes)}
+        strange = sum(one not in classes for one in right)
     names = [f"probability_{name}" for name in head.classes]
     rows = (
         {"label": label, **{name: f"{one:.6g}" for name, one in zip(names, chance, strict=True)}}
@@ -217,6 +219,8 @@ def predict(
     if accuracy is not None:
         judged_by = "them" if len(hits) == len(labels) else f"the {len(hits)} with a known label"
         said = f", {100 * accuracy:.1f} % of {judged_by} right"
+        if strange:
+            said += f" ({strange} have a label that is none of the head's classes)"
     where = "" if file is None else f"; they are in {file}"
     err.print(f"{len(labels)} labels{said}{where}", highlight=False, soft_wrap=True)
 
