@@ -441,6 +441,7 @@ def test_the_cases_are_as_odd_as_they_say():
         ({"rounds": 10.0}, "rounds: got 10.0"),
         ({"graph": "star", "reporting": "3"}, "reporting: got '3'"),
         ({"random_state": 1.5}, "random_state: got 1.5"),
+        ({"standardize": "no"}, "standardize: got 'no', but it must be True or False"),
         (
             {"optimizer": torch.nn.Linear(2, 2)},
             r"optimizer: got a Linear, .* fedsurf.load\(\) returns",

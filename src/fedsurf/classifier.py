@@ -222,7 +222,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores
 
     def _check_numbers(self) -> None:
-        """Raise unless all that must be whole numbers are."""
+        """Raise unless all that must be whole numbers are, and what must be True or False is."""
+        if not isinstance(self.standardize, bool | np.bool_):
+            raise TypeError(f"standardize: got {self.standardize!r}, but it must be True or False")
         for name in ("degree", "rounds"):
             check_whole(getattr(self, name), name)
         for name in ("n_agents", "reporting"):
