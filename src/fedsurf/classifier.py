@@ -149,7 +149,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Called after every layer, for a progress bar.
         """
         x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
-        check_classification_targets(y)
+        _check_labels(y)
         self._check_numbers()
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
@@ -326,6 +326,23 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
         return _matrix(weights, head), np.stack(staged), trajectory
+
+
+def _check_labels(y: Array) -> None:
+    """Raise unless labels are there, and of one kind."""
+    try:
+        check_classification_targets(y)
+    except TypeError as error:
+        missing = np.flatnonzero([label is None for label in y])
+        if missing.size:
+            raise ValueError(
+                f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
+            ) from error
+        if len({type(label) for label in y}) == 1:  # of a kind that scikit-learn names, as bytes
+            raise
+        raise ValueError(
+            f"y: got labels of different kinds ({error}), but they must be all numbers or all text"
+        ) from error
 
 
 @contextmanager
