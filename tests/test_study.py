@@ -607,6 +607,24 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     assert "depths: got 0" in capsys.readouterr().err
 
 
+def test_accuracy_is_shown_only_after_rounds_that_were_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "digits", "--tasks", "1", "--rounds", "27", "--json"]
+    command += ["--folder", str(tmp_path / "study")]
+    assert run_command([*command, "--methods", "dgd", "--at", "22"]) == 1
+    message = " ".join(capsys.readouterr().err.split())
+    assert "at: got 22, but classical methods are looked at in the first 20 rounds" in message
+    assert message.endswith("take 20 or 25")
+    assert not (tmp_path / "study").exists()
+    assert run_command([*command, "--methods", "dgd", "--at", "25", "27", "28"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["entrants"][0]["accuracy"]) == ["25", "27"]
+    # Of pretrained optimizers every step is known, also where they run longer than the others.
+    longer = ["--methods", "--pretrained", "softmax-head", "--depths", "30", "--at", "22", "30"]
+    assert run_command([*command, *longer]) == 0
+    assert list(json.loads(capsys.readouterr().out)["entrants"][0]["accuracy"]) == ["22", "30"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

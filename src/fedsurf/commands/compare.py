@@ -13,6 +13,7 @@ from fedsurf.algorithms.checks import check_batch_size
 from fedsurf.commands.choices import AnyStudy
 from fedsurf.commands.evaluate import run_label
 from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.evaluation import recorded_steps
 from fedsurf.files import check_folder
 from fedsurf.methods import Method, Settings
 from fedsurf.pretrained import NAMES
@@ -51,7 +52,8 @@ def compare(
         batch_sizes: Mini-batches with which each pretrained optimizer is run besides, not only with
             all examples of every agent.
         tuned: Settings of the methods, as `fedsurf tune` writes them; the shipped ones by default.
-        at: After how many rounds accuracy is shown, beside the end.
+        at: After how many rounds accuracy is shown, beside the end. Where a step takes several, it is
+            that after the last whole step.
         json: Print the results as JSON instead of a table.
     """
     if len(set(runs)) < len(runs):
@@ -97,9 +99,7 @@ def run_comparison(
     """Run every method and optimizer of a comparison; write its files."""
     check_folder(folder)
     limit_threads(0)
-    for count in at:
-        if count < 0:
-            raise ValueError(f"at: got {count}, but it must be a number of rounds, at least 0")
+    _check_at(at, config.rounds if methods else None)
     if batch_sizes and not pretrained:
         raise ValueError(
             f"batch_sizes: got {list(batch_sizes)}, but only pretrained optimizers take them: "
@@ -144,11 +144,27 @@ def run_comparison(
             results.append(study.run(entrant, advance))
     with bar("centralised", total) as advance:
         ceiling = study.ceiling(advance)
-    shown = [count for count in at if count <= config.rounds]
+    longest = max([config.rounds, *(int(one.rounds.max()) for one in results)])
+    shown = [count for count in at if count <= longest]
     scores = [score(one, ceiling, config.task.agents, shown) for one in results]
     return Compared(
         scores, ceiling, write_report(folder, study, entrants, results, scores, ceiling)
     )
+
+
+def _check_at(at: Sequence[int], rounds: int | None) -> None:
+    """Raise unless accuracy is known after so many rounds of classical methods, which run `rounds`."""
+    recorded = [] if rounds is None else recorded_steps(rounds)
+    for count in at:
+        if count < 0:
+            raise ValueError(f"at: got {count}, but it must be a number of rounds, at least 0")
+        if rounds is not None and count < rounds and count not in recorded:
+            below = max(one for one in recorded if one < count)
+            above = min(one for one in recorded if one > count)
+            raise ValueError(
+                f"at: got {count}, but classical methods are looked at in the first 20 rounds, then in "
+                f"every fifth up to 100, then in every tenth, and at the end: take {below} or {above}"
+            )
 
 
 def show_comparison(found: Compared, folder: Path) -> None:
