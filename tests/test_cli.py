@@ -1,5 +1,6 @@
 """The commands as a user types them, in this process: exit codes, output, files."""
 
+import itertools
 import json
 import runpy
 import subprocess
@@ -89,6 +90,14 @@ def test_json_is_valid_even_where_an_error_is_infinite(
     (result,) = json.loads(capsys.readouterr().out)
     assert result["unrolled"]["layers"][1]["loss_error"] is None
     assert "Infinity" not in (tmp_path / "run" / "evaluation.json").read_text()
+    # One task does not tell whether a constraint holds.
+    assert [row["constraint_holds"] for row in result["unrolled"]["layers"][1:]] == [None] * 3
+    assert run(["evaluate", folder, "--tasks", "1", "--rounds", "2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "nothing is said about which constraints hold" in shown
+    assert "inf" not in shown
+    assert "yes" not in shown
+    assert "NO" not in shown
 
 
 def test_a_used_folder_is_refused_without_resume(
@@ -111,7 +120,7 @@ def test_evaluate_prints_tables_numbers_and_a_figure(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figure = tmp_path / "figure.svg"
-    options = ["--tasks", "3", "--rounds", "4", "8"]
+    options = ["--tasks", "3", "--rounds", "4", "27"]
     assert run(["evaluate", str(trained), *options, "--figure", str(figure)]) == 0
     shown = capsys.readouterr().out
     assert "U-DGD" in shown
@@ -121,7 +130,16 @@ def test_evaluate_prints_tables_numbers_and_a_figure(
     (result,) = json.loads(capsys.readouterr().out)
     assert result["tasks"] == 3
     assert [row["rounds"] for row in result["unrolled"]["layers"]] == [0, 2, 4, 6]
-    assert [len(runs["rounds"]) for runs in result["classical"]] == [5, 9]
+    assert [len(runs["rounds"]) for runs in result["classical"]] == [5, 23]
+    for runs in result["classical"]:
+        assert all(row["step"] == row["rounds"] for row in runs["rounds"])
+    assert [row["step"] for row in result["classical"][1]["rounds"][20:]] == [20, 25, 27]
+    layers = result["unrolled"]["layers"]
+    kept = 1 - fedsurf.preset("smoke").surf.descent.epsilon
+    for before, row in itertools.pairwise(layers):
+        fallen = row["constraint_norm"] - kept * before["constraint_norm"]
+        assert row["slack"] == pytest.approx(fallen, abs=1e-6)
+        assert isinstance(row["constraint_holds"], bool)
     assert json.loads((trained / "evaluation.json").read_text())["tasks"] == 3
 
 

@@ -53,7 +53,10 @@ class Descent:
 
     @property
     def holds(self) -> Tensor:
-        """Which constraints hold within two standard errors, bool `[layers]`."""
+        """Which constraints hold within two standard errors, bool `[layers]`.
+
+        With one task there is no error: then, those whose slack is not above 0 on it.
+        """
         return within_error(self.mean, self.error)
 
 
@@ -88,8 +91,17 @@ class Comparison:
     links: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, for JSON."""
+        """Return everything as plain numbers, for JSON.
+
+        Beside `gradient_norm`, on all training examples, each layer has the `constraint_norm` whose
+        fall the slack measures. With one task nothing is said about whether a constraint holds.
+        """
         layers = self.unrolled.summary()
+        norms = self.descent.norms
+        for row, mean, error in zip(
+            layers, norms.mean(0).tolist(), map(finite, standard_error(norms)), strict=True
+        ):
+            row.update(constraint_norm=mean, constraint_norm_error=error)
         for row, mean, error, holds in zip(
             layers[1:],
             self.descent.mean.tolist(),
@@ -97,13 +109,19 @@ class Comparison:
             self.descent.holds.tolist(),
             strict=True,
         ):
-            row.update(slack=mean, slack_error=error, constraint_holds=holds)
+            told = None if error is None else holds
+            row.update(slack=mean, slack_error=error, constraint_holds=told)
         return {
             "tasks": len(self.centralised),
             "links": self.links,
             "unrolled": {"name": self.unrolled.name, "layers": layers},
             "classical": [
-                {"name": runs.name, "step_size": size, "rounds": runs.summary()}
+                {
+                    "name": runs.name,
+                    "step_size": size,
+                    # Not every step is recorded; a step of DGD takes a round.
+                    "rounds": runs.summary(steps=runs.rounds.amax(0).tolist()),
+                }
                 for runs, size in zip(self.classical, self.step_sizes, strict=True)
             ],
             "centralised": {

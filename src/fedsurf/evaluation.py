@@ -80,14 +80,15 @@ class Trajectories:
             found.append(int(rounds[bad[0]]) if len(bad) else None)
         return found
 
-    def summary(self) -> list[dict[str, float | None]]:
-        """Return a row for each step: the mean of every field over tasks, and its standard error.
+    def summary(self, steps: Sequence[int] | None = None) -> list[dict[str, float | None]]:
+        """Return a row for each record: the mean of every field over tasks, and its standard error.
 
-        The error is None where there is one task only.
+        The error is None where there is one task only. `steps` are the steps that were recorded,
+        where it was not every one.
         """
         rows = []
         for step in range(self.loss.shape[1]):
-            row: dict[str, float | None] = {"step": step}
+            row: dict[str, float | None] = {"step": step if steps is None else steps[step]}
             for field in fields(Trajectory):
                 values = getattr(self, field.name)[:, step].double()
                 if field.name in ("accuracy", "pooled_accuracy"):

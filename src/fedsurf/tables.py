@@ -42,14 +42,17 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
     """Show what each layer of the unrolled optimizer achieved, and whether it descended."""
     held = int(comparison.descent.holds.sum())
     count = len(comparison.descent.holds)
+    several = len(comparison.descent.slack) > 1
+    found = f"{held} of {count} descending constraints hold on meta-test within two standard errors"
+    if not several:
+        found = (
+            "one task has no standard error, so that nothing is said about which constraints hold"
+        )
     imposed = "imposed" if constrained else "not imposed"
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"{comparison.unrolled.name}, layer by layer (constraints {imposed}, ε = {epsilon:g})",
-        caption=(
-            f"{held} of {count} descending constraints hold on meta-test within two standard errors; "
-            "a slack above 0 is a violation"
-        ),
+        caption=f"{found}; a slack above 0 is a violation",
     )
     headings = (
         "layer",
@@ -68,7 +71,9 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
     for layer in range(runs.loss.shape[1]):
         slack = error = holds = ""
         if layer:
-            slack, error = f"{descent.mean[layer - 1]:+.4f}", f"{descent.error[layer - 1]:.4f}"
+            slack, error, holds = f"{descent.mean[layer - 1]:+.4f}", "-", "-"
+        if layer and several:
+            error = f"{descent.error[layer - 1]:.4f}"
             holds = "yes" if descent.holds[layer - 1] else "NO"
         table.add_row(
             str(layer),
