@@ -336,3 +336,25 @@ def test_an_empty_parameter_is_left_alone():
     model = ModuleModel(module)
     assert "nothing" not in model.shapes
     assert model.loss(weights(0, 3, model.parameters), draw_examples(31)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape"),
+    [
+        (nn.functional.cross_entropy, r"\[\] for 3 examples, but .* one for each, \[3\]"),
+        (lambda scores, labels: (scores - torch.eye(2)[labels]) ** 2, r"\[3, 2\] for 3 examples"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_for_each_example_is_refused(loss, shape):
+    model = ModuleModel(nn.Linear(4, 2), loss)
+    x, y = torch.randn(2, 3, 4, generator=seeded(0)), torch.tensor([[0, 1, 1], [1, 0, 1]])
+    data = Examples(x, y, torch.tensor([[True, True, True], [True, True, False]]))
+    for formula in (model.loss, model.gradient):
+        with pytest.raises(ValueError, match=f"^loss: got losses of shape {shape}"):
+            formula(torch.zeros(2, model.parameters), data)
+
+
+def test_a_frozen_parameter_is_refused_since_it_would_be_trained():
+    module = nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"^module: got the frozen parameter 0\.weight"):
+        ModuleModel(module)

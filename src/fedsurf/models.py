@@ -173,8 +173,8 @@ class ModuleModel(Model):
         Maps `x[examples, …]` to scores `[examples, classes]`. Only its structure is used: its
         parameters are replaced by the agents' weights, its buffers stay as they are.
     loss : callable
-        Maps scores `[examples, classes]` and labels `[examples]` to one loss per example.
-        Cross-entropy by default.
+        Maps scores `[examples, classes]` and labels `[examples]` to one loss per example, under
+        `torch.func.vmap`. Cross-entropy by default.
     """
 
     def __init__(
@@ -191,6 +191,12 @@ class ModuleModel(Model):
             raise ValueError(
                 f"module: got {type(module).__name__} without parameters, but there must be some to train"
             )
+        for name, value in module.named_parameters():
+            if name in self._shapes and not value.requires_grad:
+                raise ValueError(
+                    f"module: got the frozen parameter {name} (requires_grad is False), but all parameters "
+                    "are the agents' own and trained: make what stays as it is a buffer"
+                )
         for part in module.modules():
             random = isinstance(part, _DropoutNd) and part.p > 0
             counting = isinstance(part, _BatchNorm) and part.track_running_stats
@@ -245,7 +251,7 @@ class ModuleModel(Model):
         """Return the mean of the given loss over each agent's examples."""
         self._check(weights, examples)
         scores = self.logits(weights, examples.x)
-        return examples.mean(vmap(self._loss)(scores, examples.y))
+        return examples.mean(vmap(self._losses)(scores, examples.y))
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the gradient of each agent's loss by `torch.func.grad`, flat."""
@@ -256,8 +262,17 @@ class ModuleModel(Model):
         return cast(Tensor, vmap(grad(self._mean_loss))(weights, examples.x, examples.y, real))
 
     def _mean_loss(self, weights: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
-        losses = self._loss(self._scores(weights, x), y)
+        losses = self._losses(self._scores(weights, x), y)
         return torch.where(real, losses, 0).sum() / real.sum()
+
+    def _losses(self, scores: Tensor, y: Tensor) -> Tensor:
+        losses = self._loss(scores, y)
+        if losses.shape != y.shape:
+            raise ValueError(
+                f"loss: got losses of shape {list(losses.shape)} for {len(y)} examples, but it must return "
+                f"one for each, {list(y.shape)}"
+            )
+        return losses
 
     def _entering(self, weights: Tensor, x: Tensor) -> Tensor:
         holders = [part for part in self._module.modules() if list(part.parameters(recurse=False))]
