@@ -295,3 +295,49 @@ def test_a_class_without_examples_is_named_and_replacement_is_not_advised(partit
     assert "replacement" not in str(error.value)
     with pytest.raises(ValueError, match=r"^pool: got no examples, but a task needs 300$"):
         TaskDistribution(x[:0], y[:0], 3, config).draw(seeded(0))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        (
+            torch.zeros(9, 2),
+            torch.full((9,), 0.5),
+            ValueError,
+            r"^y: got labels of type torch.floa",
+        ),
+        (
+            torch.zeros(9, 2),
+            torch.zeros(9).numpy(),
+            TypeError,
+            r"^y: got ndarray, but it must be a t",
+        ),
+        (
+            torch.zeros(9, 2).numpy(),
+            torch.zeros(9),
+            TypeError,
+            r"^x: got ndarray, but it must be a t",
+        ),
+        (
+            torch.zeros(9),
+            torch.zeros(9).long(),
+            ValueError,
+            r"^x: got torch.float32 of shape \[9\]",
+        ),
+        (
+            torch.zeros(9, 2, 2),
+            torch.zeros(9).long(),
+            ValueError,
+            r"^x: .* of shape \[9, 2, 2\], but",
+        ),
+        (
+            torch.zeros(9, 2).int(),
+            torch.zeros(9).long(),
+            ValueError,
+            r"^x: got torch.int32 of shape",
+        ),
+    ],
+)
+def test_a_pool_of_other_than_features_and_whole_labels_is_refused(x, y, error, message):
+    with pytest.raises(error, match=message):
+        TaskDistribution(x, y, 2, SMALL)

@@ -70,6 +70,18 @@ class TaskDistribution:
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, config: TaskConfig) -> None:
+        for name, value in (("x", x), ("y", y)):
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"{name}: got {type(value).__name__}, but it must be a torch tensor"
+                )
+        if x.dim() != 2 or not x.is_floating_point():
+            raise ValueError(
+                f"x: got {x.dtype} of shape {list(x.shape)}, but it must be floating point of shape "
+                "[examples, features]"
+            )
+        if y.dtype != torch.int64:
+            raise ValueError(f"y: got labels of type {y.dtype}, but they must be int64")
         if len(x) != len(y) or y.dim() != 1:
             raise ValueError(
                 f"y: got shape {list(y.shape)}, but the pool has {len(x)} examples, each with a label"
