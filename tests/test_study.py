@@ -605,6 +605,10 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     assert "at: got -3" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "softmax-head", "--depths", "0"]) == 1
     assert "depths: got 0" in capsys.readouterr().err
+    assert run_command([*command, "--depths", "5", "10"]) == 1
+    assert "depths: got [5, 10], but only pretrained optimizers" in capsys.readouterr().err
+    assert run_command([*command, "--methods"]) == 1
+    assert "methods: got none" in capsys.readouterr().err
 
 
 def test_accuracy_is_shown_only_after_rounds_that_were_looked_at(

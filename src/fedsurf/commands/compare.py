@@ -24,6 +24,9 @@ from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.tuning import best_settings, check_tuned_through, read_tuned, shipped_settings
 from fedsurf.unrolled.transferable import FEWEST_ROUNDS, MOST_ROUNDS
 
+DEPTHS = (20,)
+"""The rounds of pretrained optimizers, unless others are asked for."""
+
 
 def compare(
     config: Annotated[AnyStudy, tyro.conf.arg(name="")],
@@ -31,7 +34,7 @@ def compare(
     methods: tuple[str, ...] = ("all",),
     runs: tuple[Path, ...] = (),
     pretrained: tuple[str, ...] = (),
-    depths: tuple[int, ...] = (20,),
+    depths: tuple[int, ...] = DEPTHS,
     batch_sizes: tuple[int, ...] = (),
     tuned: Path | None = None,
     at: tuple[int, ...] = ROUNDS,
@@ -91,7 +94,7 @@ def run_comparison(
     methods: tuple[str, ...],
     runs: tuple[Path, ...] = (),
     pretrained: tuple[str, ...] = (),
-    depths: tuple[int, ...] = (20,),
+    depths: tuple[int, ...] = DEPTHS,
     batch_sizes: tuple[int, ...] = (),
     tuned: Path | None = None,
     at: tuple[int, ...] = ROUNDS,
@@ -100,11 +103,15 @@ def run_comparison(
     check_folder(folder)
     limit_threads(0)
     _check_at(at, config.rounds if methods else None)
-    if batch_sizes and not pretrained:
-        raise ValueError(
-            f"batch_sizes: got {list(batch_sizes)}, but only pretrained optimizers take them: "
-            "name one with pretrained"
-        )
+    if not (methods or runs or pretrained):
+        raise ValueError("methods: got none, but without runs and pretrained there must be some")
+    given = {"batch_sizes": batch_sizes, "depths": () if depths == DEPTHS else depths}
+    for name, values in given.items():
+        if values and not pretrained:
+            raise ValueError(
+                f"{name}: got {list(values)}, but only pretrained optimizers take them: "
+                "name one with pretrained"
+            )
     for size in batch_sizes:
         check_batch_size(size)
     for depth in depths if pretrained else ():
