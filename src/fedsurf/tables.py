@@ -116,7 +116,7 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
             "same tasks, at the end"
         ),
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method")
     for heading in (*map(str, rounds), "end", "gap"):
         table.add_column(heading, justify="right", no_wrap=True)
     for score in scores:
@@ -138,11 +138,11 @@ def reached_table(scores: Sequence[Score]) -> Table:
         title="Rounds and floats (thousands per agent) until a share of the centralised accuracy",
         caption="medians over tasks; - where most tasks did not get there; total: floats of all rounds",
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method")
     for share in SHARES:
-        table.add_column(f"→{100 * share:.0f}%", justify="right")
-        table.add_column("floats", justify="right")
-    table.add_column("total", justify="right")
+        table.add_column(f"→{100 * share:.0f}%", justify="right", no_wrap=True)
+        table.add_column("floats", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
     for score in scores:
         cells = []
         for one in score.reached:
