@@ -29,6 +29,7 @@ def test_it_prints_tables_and_the_sentence_and_writes_the_files(trained, tmp_pat
     assert " ".join(found.sentence.split()) in shown
     assert "on 3 meta-test tasks, layer by layer" in shown
     assert "What the theorems assume" in shown
+    assert "…" not in shown, "nothing is cut off, however narrow the terminal"
     assert {path.name for path in place.iterdir()} == FILES
     assert {path.name for path in trained.iterdir()} == before
     content = json.loads((place / "certificate.json").read_text())

@@ -109,7 +109,9 @@ def layers_table(found: Certificate) -> Table:
         ),
     )
     for heading in ("layer", "‖∇f‖", "slack", "> 0", "δ", "ζ", "M", "bound", "in the mean"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        # Of these, cells have several parts, which may stand below each other.
+        wraps = heading in ("‖∇f‖", "slack", "in the mean")
+        table.add_column(heading, justify="right", no_wrap=not wraps)
     for layer in found.layers:
         table.add_row(
             str(layer.layer),
