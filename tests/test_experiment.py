@@ -20,8 +20,11 @@ from fedsurf.comparison import evaluate
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, only_one, read_metadata
 from fedsurf.network import GraphConfig, NetworkConfig
+from fedsurf.pretraining.recipe import PretrainConfig
 from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.running import open_run
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {
@@ -273,6 +276,16 @@ def test_a_loaded_run_has_the_best_parameters_and_its_configuration(whole, data)
     ):
         assert torch.equal(found, best)
         assert not torch.equal(found, drawn)
+
+
+def test_what_pretraining_made_is_named_as_that(tmp_path):
+    folder = RunFolder(tmp_path / "pretrained")
+    open_run(folder, PretrainConfig(), resume=False)
+    with pytest.raises(
+        CheckpointError, match=r"pretraining command made.*`fedsurf compare"
+    ) as caught:
+        Experiment.load(folder.path)
+    assert str(folder.path) in str(caught.value)
 
 
 def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):

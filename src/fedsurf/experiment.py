@@ -149,6 +149,11 @@ class Experiment:
         when the run began.
         """
         folder = RunFolder(path)
+        if "problems" in folder.read_config():
+            raise CheckpointError(
+                f"{path}: holds what a pretraining command made, which has no data of its own: give its "
+                "optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
+            )
         config = read_run_config(folder, ExperimentConfig)
         check_trained_with(folder, to_dict(config))
         experiment = Experiment(config, features)
