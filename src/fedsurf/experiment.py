@@ -149,12 +149,7 @@ class Experiment:
         when the run began.
         """
         folder = RunFolder(path)
-        if "problems" in folder.read_config():
-            raise CheckpointError(
-                f"{path}: holds what a pretraining command made, which has no data of its own: give its "
-                "optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
-            )
-        config = read_run_config(folder, ExperimentConfig)
+        config = read_experiment_config(folder)
         check_trained_with(folder, to_dict(config))
         experiment = Experiment(config, features)
         if features is None:
@@ -185,3 +180,13 @@ class Experiment:
                 f"{folder.path}: the data, {self.config.data.source}, is not what this run was "
                 f"meta-trained on: it differs in {found}"
             )
+
+
+def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
+    """Read the configuration of a run, or raise if it is none of an experiment's."""
+    if "problems" in folder.read_config():
+        raise CheckpointError(
+            f"{folder.path}: holds what a pretraining command made, which has no data of its own: give "
+            "its optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
+        )
+    return read_run_config(folder, ExperimentConfig)

@@ -21,14 +21,14 @@ from fedsurf.algorithms import Algorithm, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
-from fedsurf.experiment import Experiment, ExperimentConfig
+from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_config
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.running import check_trained_with, read_run_config
+from fedsurf.surf.running import check_trained_with
 from fedsurf.tasks.dataset import checksum
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
@@ -311,7 +311,7 @@ class Study:
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}
         folder = RunFolder(entrant.run)
-        check_trained_with(folder, to_dict(read_run_config(folder, ExperimentConfig)))
+        check_trained_with(folder, to_dict(read_experiment_config(folder)))
         with folder.best.open("rb") as file:
             return {"run": hashlib.file_digest(file, "sha256").hexdigest()}
 
