@@ -618,7 +618,7 @@ def test_accuracy_is_shown_only_after_rounds_that_were_looked_at(
     command += ["--folder", str(tmp_path / "study")]
     assert run_command([*command, "--methods", "dgd", "--at", "22"]) == 1
     message = " ".join(capsys.readouterr().err.split())
-    assert "at: got 22, but classical methods are looked at in the first 20 rounds" in message
+    assert "at: got 22, but classical methods are not looked at after that many rounds" in message
     assert message.endswith("take 20 or 25")
     assert not (tmp_path / "study").exists()
     assert run_command([*command, "--methods", "dgd", "--at", "25", "27", "28"]) == 0

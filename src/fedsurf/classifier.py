@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedsurf.algorithms.checks import check_whole
+from fedsurf.checks import check_whole
 from fedsurf.federations import (
     Array,
     deal,

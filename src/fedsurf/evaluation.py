@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Algorithm, State
-from fedsurf.algorithms.checks import check_whole
+from fedsurf.checks import check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded

@@ -6,8 +6,7 @@ from typing import TypeVar
 import torch
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.checks import check_number
-from fedsurf.checks import check_whole as check_whole
+from fedsurf.checks import check_number, check_whole
 from fedsurf.network import Network
 
 OwnState = TypeVar("OwnState", bound=State)

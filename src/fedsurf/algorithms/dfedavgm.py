@@ -36,10 +36,10 @@ from fedsurf.algorithms.checks import (
     check_batch_size,
     check_momentum,
     check_step_size,
-    check_whole,
     own_state,
 )
 from fedsurf.algorithms.local import local_descent
+from fedsurf.checks import check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task

@@ -169,8 +169,8 @@ def _check_at(at: Sequence[int], rounds: int | None) -> None:
             below = max(one for one in recorded if one < count)
             above = min(one for one in recorded if one > count)
             raise ValueError(
-                f"at: got {count}, but classical methods are looked at in the first 20 rounds, then in "
-                f"every fifth up to 100, then in every tenth, and at the end: take {below} or {above}"
+                f"at: got {count}, but classical methods are not looked at after that many rounds: take "
+                f"{below} or {above}"
             )
 
 

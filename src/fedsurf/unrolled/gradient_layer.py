@@ -26,8 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.algorithms.checks import check_whole, own_state
+from fedsurf.algorithms.checks import own_state
 from fedsurf.algorithms.common_start import CommonStart, fan_ins
+from fedsurf.checks import check_whole
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
