@@ -10,10 +10,16 @@ import sklearn
 import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.model_selection import (
+    GridSearchCV,
+    StratifiedKFold,
+    cross_val_score,
+    train_test_split,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -94,7 +100,7 @@ def test_it_does_what_the_optimizer_does_on_the_same_task(iris, kind):
         network = StarNetwork(5, 2, fedsurf.generator(0, "graph"))
     else:
         network = Network(nx.cycle_graph(5), shift="metropolis")
-    algorithm = fedsurf.load().on(fedsurf.SoftmaxHead(4, 3), rounds=9, scaling="features")
+    algorithm = fedsurf.load().on(fedsurf.SoftmaxHead(4, 3), rounds=9, scaling="auto")
     run = fedsurf.run(algorithm, Task(examples, examples, 3), network, algorithm.steps)
     for name in ("rounds", "floats", "disagreement"):
         np.testing.assert_allclose(model.trajectory_[name], getattr(run, name), rtol=1e-5)
@@ -148,14 +154,47 @@ def test_without_standardisation_all_rounds_are_layers(iris):
     assert model.trajectory_["rounds"].tolist() == [0, 2, 4, 5]
 
 
-def test_units_and_origins_of_features_do_not_matter(iris):
+UNIT, ORIGIN = np.array([1e-6, 1.0, 1e4, 10.0]), np.array([1.0, -2e5, 1e8, 0.0])
+
+
+def test_units_and_origins_of_standardised_features_do_not_matter(iris):
     x, y, growers = iris
-    unit, origin = np.array([1e-6, 1.0, 1e4, 10.0]), np.array([1.0, -2e5, 1e8, 0.0])
-    model = FederatedClassifier().fit(x, y, agents=growers)
-    other = FederatedClassifier().fit(x * unit + origin, y, agents=growers)
+    model = FederatedClassifier(standardize=True).fit(x, y, agents=growers)
+    other = FederatedClassifier(standardize=True).fit(x * UNIT + ORIGIN, y, agents=growers)
     np.testing.assert_allclose(
-        model.predict_proba(x), other.predict_proba(x * unit + origin), atol=1e-4
+        model.predict_proba(x), other.predict_proba(x * UNIT + ORIGIN), atol=1e-4
     )
+
+
+def test_by_itself_it_standardises_features_of_different_units_only(iris):
+    x, y, growers = iris
+
+    def chances(standardize, unit, origin=0.0):
+        model = FederatedClassifier(standardize=standardize)
+        return model.fit(x * unit + origin, y, agents=growers).predict_proba(x * unit + origin)
+
+    alike = chances("auto", 1.0)
+    np.testing.assert_allclose(alike, chances("auto", 1e3, 7.0), atol=1e-4)
+    assert abs(alike - chances(True, 1.0)).max() > 0.02
+    np.testing.assert_allclose(chances("auto", UNIT, ORIGIN), chances(True, 1.0), atol=1e-4)
+
+
+@pytest.mark.parametrize(("case", "better"), [("components", False), ("wine", True)])
+def test_by_itself_it_does_what_suits_real_features(case, better):
+    x, y = (load_digits if case == "components" else load_wine)(return_X_y=True)
+    if case == "components":
+        x = PCA(32, random_state=0).fit_transform(x)
+    right = {True: [], False: [], "auto": []}
+    for seed in range(4):
+        x_train, x_test, y_train, y_test = train_test_split(
+            x, y, train_size=min(500, len(y) // 2), random_state=seed
+        )
+        for standardize, found in right.items():
+            model = FederatedClassifier(standardize=standardize, n_agents=8)
+            found.append(model.fit(x_train, y_train).score(x_test, y_test))
+    best, other, auto = (np.mean(right[key]) for key in (better, not better, "auto"))
+    assert best > other + 0.01
+    assert auto > best - 0.01
 
 
 def test_the_order_of_rows_and_the_names_of_agents_do_not_matter(iris):
@@ -444,7 +483,7 @@ def test_the_cases_are_as_odd_as_they_say():
         ({"rounds": 10.0}, "rounds: got 10.0"),
         ({"graph": "star", "reporting": "3"}, "reporting: got '3'"),
         ({"random_state": 1.5}, "random_state: got 1.5"),
-        ({"standardize": "no"}, "standardize: got 'no', but it must be True or False"),
+        ({"standardize": "no"}, "standardize: got 'no', but it must be True, False or 'auto'"),
         (
             {"optimizer": torch.nn.Linear(2, 2)},
             r"optimizer: got a Linear, .* fedsurf.load\(\) returns",

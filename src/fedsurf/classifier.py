@@ -10,7 +10,7 @@ in this process.
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -65,10 +65,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of a star: how many agents the server calls in a round, all by default.
     rounds : int
         How many rounds of communication training takes, those that standardise included.
-    standardize : bool
+    standardize : bool or "auto"
         Whether agents first estimate the mean and the standard deviation of every feature in the
-        federation, which takes two of the rounds, and work with standardised features. The heads
-        are those of the raw features all the same.
+        federation, which takes two of the rounds, and work with standardised features. With "auto"
+        they leave the features as they are where these differ so little that they seem to have one
+        unit, as pixels or embeddings do. The heads are those of the raw features all the same.
     batch_size : int or None
         How many of its rows, drawn anew in every round, an agent fits its head to: for agents with
         so many that all of them would take long. All by default, which is more accurate.
@@ -112,7 +113,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probability: float | None = None,
         reporting: int | None = None,
         rounds: int = 20,
-        standardize: bool = True,
+        standardize: bool | Literal["auto"] = "auto",
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -222,14 +223,22 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores
 
     def _check_numbers(self) -> None:
-        """Raise unless all that must be whole numbers are, and what must be True or False is."""
-        if not isinstance(self.standardize, bool | np.bool_):
-            raise TypeError(f"standardize: got {self.standardize!r}, but it must be True or False")
+        """Raise unless all that must be whole numbers are, and what must be True, False or "auto" is."""
+        named = isinstance(self.standardize, str) and self.standardize == "auto"
+        if not (named or isinstance(self.standardize, bool | np.bool_)):
+            raise TypeError(
+                f"standardize: got {self.standardize!r}, but it must be True, False or 'auto'"
+            )
         for name in ("degree", "rounds"):
             check_whole(getattr(self, name), name)
         for name in ("n_agents", "reporting"):
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, " or None")
+
+    def _scaling(self) -> Scaling:
+        if self.standardize == "auto":
+            return "auto"
+        return "features" if self.standardize else "whole"
 
     def _agents(self, given: Any, rows: int, random: torch.Generator) -> tuple[Array, Array]:
         """Return the agents' ids, and the number of each row's agent."""
@@ -293,8 +302,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             optimizer = load(optimizer, argument="optimizer")
         examples = task.train
         head = SoftmaxHead(task.features, task.classes)
-        scaling: Scaling = "features" if self.standardize else "whole"
-        algorithm = optimizer.on(head, self.rounds, scaling, self.batch_size)
+        algorithm = optimizer.on(head, self.rounds, self._scaling(), self.batch_size)
         pool = examples.pooled()
         staged, records = [], []
         try:

@@ -134,7 +134,7 @@ def test_fit_shows_accuracy_by_round_and_what_federation_bought(
 
 def test_fit_prints_json_and_may_hold_nothing_out(iris, tmp_path, capsys):
     options = ["--label", "kind", "--drop", "greenhouse", "--test-share", "0", "--rounds", "6"]
-    options += ["--graph", "star", "--agents", "6", "--reporting", "2", "--no-standardize"]
+    options += ["--graph", "star", "--agents", "6", "--reporting", "2", "--standardize", "no"]
     options += ["--batch-size", "4"]
     folder = tmp_path / "model"
     assert run(["fit", str(iris), "--folder", str(folder), *options, "--json"]) == 0

@@ -1,10 +1,14 @@
 """Standardisation by communication: what agents come to believe, what it costs, and that it is exact."""
 
+import math
+
 import drawn
 import naive
 import networkx as nx
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedsurf.evaluation import run
 from fedsurf.models import SoftmaxHead
@@ -104,7 +108,7 @@ def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, monkey
     weights = trained(algorithm, wild, network)
     nothing = torch.zeros(agents, FEATURES, dtype=torch.float64)
     monkeypatch.setattr(
-        transferable, "standards", lambda *_: Standards(nothing, torch.ones_like(nothing))
+        transferable, "standards", lambda *_, **__: Standards(nothing, torch.ones_like(nothing))
     )
     expected = trained(algorithm, by_hand, network)
     torch.testing.assert_close(
@@ -183,3 +187,80 @@ def test_a_feature_that_is_constant_around_an_agent_is_zero_there():
     assert seen[3:].abs().max() < 1e-12
     assert seen[1:3].abs().max() < 1
     assert seen[0].abs().max() < 8
+
+
+def eased(deviations):
+    """The units of features that are left as they are where they are alike, by plain loops."""
+    logs = sorted(math.log(one) for one in deviations if one > 0)
+    if not logs:
+        return [1.0] * len(deviations)
+
+    def at(share):
+        return logs[round(share * (len(logs) - 1))]
+
+    def unlike(apart):
+        return min(1.0, max(0.0, (apart - math.log(10)) / (math.log(100) - math.log(10))))
+
+    middle, units = at(0.5), []
+    for one in deviations:
+        own = math.log(one) - middle if one > 0 else 0.0
+        power = max(unlike(at(0.9) - at(0.1)), unlike(abs(own)))
+        units.append(math.exp(middle + power * own))
+    return units
+
+
+def units(deviations, *, server=False):
+    """What agents find, each of whom has two examples as far from their mean as features deviate."""
+    x = torch.tensor([deviations, [-one for one in deviations]], dtype=torch.float64)
+    part = Examples(x.expand(AGENTS, -1, -1), torch.zeros(AGENTS, 2, dtype=torch.long))
+    network = Network(nx.complete_graph(AGENTS), shift="metropolis")
+    if server:
+        network = StarNetwork(AGENTS, None, drawn.seeded(0))
+    return standards(part, network, every=False).unit
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.just(0.0), st.floats(-4, 4).map(lambda power: 10.0**power)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_units_of_what_is_alike_are_those_of_plain_loops(deviations):
+    for server in (False, True):
+        found = units(deviations, server=server)
+        expected = torch.tensor(eased(deviations), dtype=torch.float64)
+        torch.testing.assert_close(found, expected.expand(AGENTS, -1))
+
+
+@pytest.mark.parametrize(
+    ("deviations", "expected"),
+    [
+        ([1.0, 2.0, 3.0, 4.0, 9.0], [3.0] * 5),
+        ([1e-3, 1.0, 1e3], [1e-3, 1.0, 1e3]),
+        ([2.0] * 20 + [1e6], [2.0] * 20 + [1e6]),
+        ([2.0] * 20 + [1e-6], [2.0] * 20 + [1e-6]),
+        ([5.0], [5.0]),
+        ([0.0, 4.0, 0.0, 4.0], [4.0] * 4),
+        ([0.0, 0.0], [1.0, 1.0]),
+    ],
+)
+def test_features_of_one_unit_keep_it_and_others_are_standardised(deviations, expected):
+    found = units(deviations)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).expand_as(found))
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_features_of_one_unit_are_trained_on_as_they_are(optimizer, monkeypatch, server):
+    network = Network(nx.complete_graph(AGENTS), shift="metropolis")
+    if server:
+        network = StarNetwork(AGENTS, None, drawn.seeded(0))
+    task = drawn.task(7, AGENTS, train=12)
+    algorithm = optimizer.on(HEAD, rounds=10, scaling="auto")
+    weights = trained(algorithm, task, network)
+    unit = task.train.pooled().x[0].std(0, correction=0).median()
+    nothing = torch.zeros(AGENTS, FEATURES, dtype=torch.float64)
+    found = Standards(task.train.pooled().x[0].mean(0).expand_as(nothing), nothing + unit)
+    monkeypatch.setattr(transferable, "standards", lambda *_, **__: found)
+    torch.testing.assert_close(weights, trained(algorithm, task, network))

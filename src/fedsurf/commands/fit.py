@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def fit(
     probability: float | None = None,
     reporting: int | None = None,
     rounds: int = 20,
-    standardize: bool = True,
+    standardize: Literal["auto", "yes", "no"] = "auto",
     batch_size: int | None = None,
     test_share: float = 0.2,
     optimizer: str = "softmax-head",
@@ -75,7 +75,8 @@ def fit(
             or of rewiring one (small-world; by default 0.1).
         reporting: How many agents the server calls in a round (star); all by default.
         rounds: Rounds of communication in all, 3 to 200; without standardising from 1 on.
-        standardize: Standardise the features, by two of the rounds.
+        standardize: Whether the agents standardise the features, by two of the rounds; with auto they leave
+            features alone that seem to have one unit.
         batch_size: How many of its rows, drawn anew in every round, an agent works with; all by
             default, which is more accurate.
         test_share: The share of each class that is held out to judge by; 0 for none. An .npz file
@@ -111,7 +112,7 @@ def fit(
         "probability": probability,
         "reporting": reporting,
         "rounds": rounds,
-        "standardize": standardize,
+        "standardize": {"auto": "auto", "yes": True, "no": False}[standardize],
         "batch_size": batch_size,
         "random_state": seed,
     }
@@ -120,7 +121,7 @@ def fit(
     from fedsurf.classifier import FederatedClassifier  # slow to import
 
     model = FederatedClassifier(**settings)
-    spent = CALIBRATION_ROUNDS if standardize else 0
+    spent = 0 if standardize == "no" else CALIBRATION_ROUNDS
     with opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance, _quiet():
         model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
     trajectory = rows_of(model, labelled)

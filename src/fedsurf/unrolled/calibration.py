@@ -9,8 +9,15 @@ The estimates differ from agent to agent of a graph. That does no harm: heads tr
 every agent looks at them in its own. What matters is that an agent's centre and units are of the same
 agents, or a rare feature that it heard of from afar would be blown up; and that the centre is not the
 agent's own, or one that holds a single class, or example, would learn nothing about the features.
+
+Features that have one unit, such as pixels, embeddings or principal components, say by their spread how
+much they matter, and standardising takes that away. So agents may be asked to leave alone what is alike:
+with s the median spread, the unit of a feature of spread d is s (d/s)^γ, where γ is 0 while the
+spreads of most features are within a factor of ten, and 1 where they are a hundred apart; a single
+feature that is so far from the median has a γ of its own.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +31,10 @@ CALIBRATION_ROUNDS = 2
 """How many rounds standardisation takes."""
 ROUNDING = 16
 """Differences of up to so many units in the last place are taken for rounding."""
+ALIKE, UNLIKE = 10.0, 100.0
+"""Spreads that differ by a factor below the first are of one unit; by one above the second, of several."""
+MOST = (0.1, 0.9)
+"""The spreads of most features are those between these shares of all, in their order."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,8 @@ class Standards:
     centre : Tensor
         The mean, `[agents, features]`.
     unit : Tensor
-        The standard deviation, `[agents, features]`; 1 where a feature is constant.
+        The unit, `[agents, features]`: the standard deviation, and 1 where a feature is constant; where
+        what is alike is left alone, see `_eased`.
     """
 
     centre: Tensor
@@ -51,9 +63,23 @@ class Standards:
         return LocalView.of(examples, classes, self.centre, self.unit)
 
 
-def standards(examples: Examples, network: Network) -> Standards:
-    """Estimate the mean and the spread of each feature in two rounds over the network."""
-    return (_through_server if network.server else _over_graph)(_Own.of(examples), network)
+def standards(examples: Examples, network: Network, *, every: bool = True) -> Standards:
+    """Estimate the mean and the spread of each feature in two rounds over the network.
+
+    Parameters
+    ----------
+    examples : Examples
+        The agents' examples.
+    network : Network
+        Who hears of whose.
+    every : bool
+        Whether every feature is standardised, or only where they differ so much that they have
+        different units.
+    """
+    heard = (_through_server if network.server else _over_graph)(_Own.of(examples), network)
+    centre, deviation = heard
+    unit = torch.where(deviation > 0, deviation, 1.0) if every else _eased(deviation)
+    return Standards(*(values.expand(network.agents, -1) for values in (centre, unit)))
 
 
 @dataclass(frozen=True)
@@ -97,7 +123,8 @@ class _Own:
         return torch.cat(parts, 1).to(self.type)
 
 
-def _over_graph(own: _Own, network: Network) -> Standards:
+def _over_graph(own: _Own, network: Network) -> tuple[Tensor, Tensor]:
+    """Return the mean and the deviation of each feature, as each agent hears of them."""
     squared_means = (own.count * own.mean.square()).to(own.type)
     # Of another shape than what follows, lest a stale agent's be taken for it.
     message = torch.cat([own.sums(), squared_means], 1)[:, None]
@@ -107,10 +134,11 @@ def _over_graph(own: _Own, network: Network) -> Standards:
     centre, within, squared_means = (rest / count).chunk(3, 1)
     # A difference of squares: what is left of it may be rounding.
     noise = ROUNDING * torch.finfo(own.type).eps * centre.square()
-    return Standards(centre, _unit(within, squared_means - centre.square(), noise))
+    return centre, _deviation(within, squared_means - centre.square(), noise)
 
 
-def _through_server(own: _Own, network: Network) -> Standards:
+def _through_server(own: _Own, network: Network) -> tuple[Tensor, Tensor]:
+    """Return them as the server does, `[1, features]`."""
     messages = []
     for _ in range(CALIBRATION_ROUNDS):
         called = network.call()
@@ -121,14 +149,38 @@ def _through_server(own: _Own, network: Network) -> Standards:
     centre = sums.sum(0) / count
     between = (counts * (sums / counts - centre).square()).sum(0) / count
     noise = (ROUNDING * torch.finfo(own.type).eps * centre).square()
-    unit = _unit(squares.sum(0) / count, between, noise)
-    return Standards(centre.expand(network.agents, -1), unit.expand(network.agents, -1))
+    return centre[None], _deviation(squares.sum(0) / count, between, noise)[None]
 
 
-def _unit(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
-    """Return the root of the variance within agents and between them; 1 where there is none."""
-    variance = within + torch.where(between > noise, between, 0.0)
-    return torch.where(variance > 0, variance, 1.0).sqrt()
+def _deviation(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
+    """Return the root of the variance within agents and between them."""
+    return (within + torch.where(between > noise, between, 0.0)).clamp(min=0).sqrt()
+
+
+def _eased(deviation: Tensor) -> Tensor:
+    """Return units that leave the features as they are, up to a factor, where their deviations are alike.
+
+    Constant features have the unit of most. `deviation` is `[agents, features]`.
+    """
+    varies = deviation > 0
+    logs = torch.where(varies, deviation, 1.0).log()
+    ordered = torch.where(varies, logs, math.inf).sort(1).values
+    last = (varies.sum(1, keepdim=True) - 1).clamp(min=0).double()
+
+    def at(share: float) -> Tensor:
+        found = ordered.gather(1, (share * last).round().long())
+        return torch.where(found.isfinite(), found, 0.0)  # nothing varies
+
+    middle = at(0.5)
+    own = torch.where(varies, logs - middle, 0.0)
+    power = torch.maximum(_unlike(at(MOST[1]) - at(MOST[0])), _unlike(own.abs()))
+    return (middle + power * own).exp()
+
+
+def _unlike(apart: Tensor) -> Tensor:
+    """Say from 0 to 1 whether spreads are of different units, by the logarithm of their ratio."""
+    alike, unlike = math.log(ALIKE), math.log(UNLIKE)
+    return ((apart - alike) / (unlike - alike)).clamp(0, 1)
 
 
 def _real(examples: Examples) -> Tensor:

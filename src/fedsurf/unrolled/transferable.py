@@ -24,7 +24,7 @@ changes the random directions of the sketch only.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,7 @@ from fedsurf.unrolled.signals import (
 )
 from fedsurf.unrolled.weighted_sum import weighted_sum
 
-Scaling = Literal["whole", "features"]
+Scaling = Literal["whole", "features", "auto"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
@@ -191,10 +191,11 @@ class TransferableAlgorithm:
         What the agents train.
     rounds : int
         The communication rounds of a whole run. The optimizer knows from the start how many.
-    scaling : {"whole", "features"}
+    scaling : {"whole", "features", "auto"}
         whole: features share one unit, and agents soon look at them from a common centre; features:
         they are standardised by the mean and the standard deviation of each in the federation, which
-        agents estimate in the first two of the rounds.
+        agents estimate in the first two of the rounds; auto: only those that these say are in
+        different units (`calibration`).
     batch_size : int or None
         How many of its examples, drawn anew in every round, an agent fits its head to; all of them
         where it has no more, and where None. What it tells of its data is of all of them.
@@ -209,8 +210,10 @@ class TransferableAlgorithm:
     def __post_init__(self) -> None:
         check_whole(self.rounds, "rounds")
         check_batch_size(self.batch_size)
-        if self.scaling not in ("whole", "features"):
-            raise ValueError(f"scaling: got {self.scaling!r}, but it must be 'whole' or 'features'")
+        if self.scaling not in get_args(Scaling):
+            raise ValueError(
+                f"scaling: got {self.scaling!r}, but it must be 'whole', 'features' or 'auto'"
+            )
         fewest = FEWEST_ROUNDS + self.calibration
         if not fewest <= self.rounds <= MOST_ROUNDS:
             raise ValueError(
@@ -231,7 +234,7 @@ class TransferableAlgorithm:
     @property
     def calibration(self) -> int:
         """The rounds before the first layer, in which the features are standardised."""
-        return CALIBRATION_ROUNDS if self.scaling == "features" else 0
+        return 0 if self.scaling == "whole" else CALIBRATION_ROUNDS
 
     def init(
         self,
@@ -248,8 +251,8 @@ class TransferableAlgorithm:
                 "optimizer mixes averages: use 'metropolis'"
             )
         told = torch.zeros(network.agents, dtype=torch.bool)
-        if self.scaling == "features":
-            found = standards(task.train, network)
+        if self.calibration:
+            found = standards(task.train, network, every=self.scaling == "features")
             view, news = found.view(task.train, task.classes), found.of_one
         else:
             view = LocalView.of(task.train, task.classes)
