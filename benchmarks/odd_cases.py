@@ -11,7 +11,8 @@ standard errors.
 
 With `--scaling whole`, all methods see the features as they are. With `--scaling features`, SURF-T
 spends two of its rounds on standardising them, and DFedAvgM gets them standardised by all training
-examples for nothing. Centralised training, the ceiling, always gets them so.
+examples for nothing; so too with `--scaling auto`, where SURF-T's agents find out whether to
+standardise. Centralised training, the ceiling, always gets them so.
 
     python benchmarks/odd_cases.py [--cases "2 agents" "4 features"] [--tasks 5] [--trials 8]
 """
@@ -164,7 +165,7 @@ def compare(case: str, *, tasks: int, trials: int, rounds: int, scaling: Scaling
     surf = fedsurf.load().on(model, rounds=rounds, scaling=scaling)
     columns = {"surf": Column.of(run_on(surf, draws, surf.steps))}
     given, given_other = draws, other
-    if scaling == "features":
+    if scaling != "whole":
         given = [(standardised(task), network) for task, network in draws]
         given_other = (standardised(other[0]), other[1])
     for name, count in (("dfedavgm", rounds), ("dfedavgm_long", LONGER * rounds)):
@@ -189,7 +190,7 @@ def main() -> None:
         help="some of: " + "; ".join(ODD_CASES),
     )
     parser.add_argument("--rounds", type=int, default=20, help="communication rounds of SURF-T")
-    parser.add_argument("--scaling", choices=("whole", "features"), default="whole")
+    parser.add_argument("--scaling", choices=("whole", "features", "auto"), default="whole")
     parser.add_argument("--json", action="store_true", help="print numbers for programs")
     options = parser.parse_args()
     if options.tasks < 1:

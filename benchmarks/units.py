@@ -1,0 +1,118 @@
+"""Whether agents should standardise the features: never, always, or where they seem to have different units.
+
+The pretrained optimizer runs for 20 rounds on real and generated features in every one of the three ways
+(`standardize` of `FederatedClassifier`): the studies' meta-test tasks, and scikit-learn's tables of
+measurements, divided anew in each draw into training and test rows of eight agents. The table has the
+pooled accuracy in percent, mean ± standard error over draws, and how far apart the spreads of features
+are: the ratio of the standard deviations that nine tenths and one tenth of them do not exceed.
+
+    python benchmarks/units.py [--draws 10] [--cases mnist wine] [--features features.npz]
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+import fedsurf
+from fedsurf import STUDIES, SoftmaxHead, Study, generator
+from fedsurf.console import limit_threads
+from fedsurf.evaluation import run_all
+from fedsurf.federations import named_network
+from fedsurf.network import Network
+from fedsurf.statistics import standard_error
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled.transferable import Scaling
+
+WAYS: dict[str, Scaling] = {"False": "whole", "True": "features", '"auto"': "auto"}
+TABLES: dict[str, Callable[..., object]] = {
+    "breast cancer": load_breast_cancer,
+    "wine": load_wine,
+    "iris": load_iris,
+}
+AGENTS, ROUNDS, TEST_SHARE = 8, 20, 0.4
+
+Draws = tuple[Sequence[Task], Network]
+
+
+def of_study(name: str, draws: int, features: Path | None) -> Draws:
+    """Return meta-test tasks of a study."""
+    config = replace(STUDIES[name].config, tasks=draws)
+    if features is not None:
+        config = replace(config, data=replace(config.data, source=str(features), backbone="pca"))
+    study = Study(config)
+    return study.test_tasks(0), study.network(0)
+
+
+def of_table(name: str, draws: int) -> Draws:
+    """Deal the rows of a table to agents, in another way for each draw."""
+    x, y = (torch.from_numpy(part) for part in TABLES[name](return_X_y=True))  # type: ignore[attr-defined]
+
+    def dealt(rows: Tensor) -> Examples:
+        each = len(rows) // AGENTS
+        rows = rows[: each * AGENTS].reshape(AGENTS, each)
+        return Examples(x[rows].double(), y[rows])
+
+    tasks = []
+    for number in range(draws):
+        parts = train_test_split(
+            torch.arange(len(y)), test_size=TEST_SHARE, stratify=y, random_state=number
+        )
+        tasks.append(Task(*map(dealt, parts), int(y.max()) + 1))
+    return tasks, named_network("regular", AGENTS, generator(0, "units"), degree=3)
+
+
+def apart(task: Task) -> float:
+    """Return the ratio of the large and the small deviations of a task's features."""
+    deviations = task.train.pooled().x[0].double().std(0)
+    deviations = deviations[deviations > 0]
+    return float(deviations.quantile(0.9) / deviations.quantile(0.1))
+
+
+def percent(values: Tensor) -> str:
+    return f"{100 * values.mean():.1f} ± {100 * standard_error(values):.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    studies = ["mnist", "digits", "made-glyphs", "made-genes", "made-words", "made-table"]
+    every = ["cifar10", *studies, *TABLES]
+    parser.add_argument("--draws", type=int, default=10, help="tasks of each case")
+    parser.add_argument("--features", type=Path, help="an .npz file for the case cifar10")
+    parser.add_argument("--cases", nargs="+", choices=every, metavar="CASE", default=every[1:])
+    options = parser.parse_args()
+    if options.draws < 2:
+        parser.error(f"--draws: got {options.draws}, but it must be at least 2")
+    if ("cifar10" in options.cases) and options.features is None:
+        parser.error("--features: got nothing, but the case cifar10 needs a file")
+    limit_threads(0)
+    optimizer = fedsurf.load()
+    print(
+        f"| data | features | spreads apart | {' | '.join(WAYS)} |\n|{' --- |' * (3 + len(WAYS))}"
+    )
+    for case in options.cases:
+        if case in TABLES:
+            tasks, network = of_table(case, options.draws)
+        else:
+            own = options.features if case == "cifar10" else None
+            tasks, network = of_study(case, options.draws, own)
+        head = SoftmaxHead(tasks[0].features, tasks[0].classes)
+        cells = []
+        for scaling in WAYS.values():
+            algorithm = optimizer.on(head, ROUNDS, scaling)
+            runs = run_all(algorithm, tasks, network, algorithm.steps)
+            cells.append(percent(runs.pooled_accuracy[:, -1].double()))
+        ratio = f"{apart(tasks[0]):.2g}"
+        print(f"| {case} | {head.features} | {ratio} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
