@@ -36,6 +36,7 @@ from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
+from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.transferable import Scaling
 
 
@@ -307,8 +308,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         staged, records = [], []
         try:
             state = algorithm.init(task, network, random)
-        except ValueError as error:
-            raise ValueError(_own_words(str(error))) from error
+        except FeatureRangeError as error:
+            raise FeatureRangeError(error.wrong, "X") from error
         for layer in range(algorithm.steps + 1):
             if layer:
                 state = algorithm.step(state, task, network, random)
@@ -367,14 +368,6 @@ def _memory(owner: Array, agents: int, features: int) -> Iterator[None]:
             f"has {largest} rows: more than fits into memory, in which every agent takes as much as the "
             "largest; give that one fewer rows, or let there be fewer agents"
         ) from error
-
-
-def _own_words(error: str) -> str:
-    """Say what an optimizer says of a task in the names that the estimator's arguments have."""
-    names = {"task: ": "X: ", "scaling='features'": "standardize=True", "torch.float": "float"}
-    for name, own in names.items():
-        error = error.replace(name, own)
-    return error
 
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:

@@ -1,5 +1,6 @@
 """The transferable layer against plain loops, its symmetries, its locality, and what it costs."""
 
+import copy
 import math
 from dataclasses import fields, is_dataclass, replace
 
@@ -19,6 +20,7 @@ from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.controller import SCHEDULE
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions, unpack
+from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.local_fit import LocalView
 from fedsurf.unrolled.transferable import MOST_ROUNDS, SHARED_ROUNDS
 
@@ -688,13 +690,20 @@ def test_a_shift_operator_that_does_not_average_is_refused():
 
 
 @pytest.mark.parametrize("star", [False, True])
-def test_features_whose_squares_are_no_numbers_are_refused(star):
+@pytest.mark.parametrize("scaling", ["whole", "features"])
+def test_features_whose_squares_are_no_numbers_are_refused_standardised_or_not(scaling, star):
     task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=torch.float32)
     huge = changed(task, lambda x, y, mask: (x * 1e21, y, mask))
-    with pytest.raises(ValueError, match=r"^task: got features as large as .*e\+21"):
-        make(huge, learned=optimizer(dtype=torch.float32)).init(
+    message = r"^task: got features as large as .*e\+21, .* in float32: give them in another unit$"
+    with pytest.raises(FeatureRangeError, match=message):
+        make(huge, learned=optimizer(dtype=torch.float32), scaling=scaling).init(
             huge, network(star=star), drawn.seeded(0)
         )
+
+
+def test_an_error_about_features_can_be_copied_as_between_processes():
+    error = copy.copy(FeatureRangeError("got features of no use", "X"))
+    assert str(error) == "X: got features of no use"
 
 
 @pytest.mark.parametrize("star", [False, True])

@@ -46,6 +46,7 @@ from fedsurf.unrolled.curvature import (
     pack,
     unpack,
 )
+from fedsurf.unrolled.feature_range import check_range
 from fedsurf.unrolled.local_fit import LocalFit, LocalView, Outlook, Step, by_feature
 from fedsurf.unrolled.signals import (
     FORGETTING,
@@ -260,21 +261,7 @@ class TransferableAlgorithm:
         known = self._directions(network, view.x.dtype)
         sketch = view.sketch(known)
         own, own_moments = self._contribution(view, known, sketch, centred=not self.calibration)
-        if not own_moments.isfinite().all():
-            largest = float(task.train.x.abs().max())
-            way = "" if self.calibration else ", or with scaling='features'"
-            raise ValueError(
-                f"task: got features as large as {largest:.2g}, whose squares are no numbers in "
-                f"{task.train.x.dtype}: give them in another unit{way}"
-            )
-        smallest = torch.finfo(task.train.x.dtype).tiny
-        if float(own[:, 1 - SUMS].max()) < smallest:  # nobody has examples with a length
-            widest = float((task.train.x.amax((0, 1)) - task.train.x.amin((0, 1))).max())
-            if widest > 0 and widest**2 < smallest:
-                raise ValueError(
-                    f"task: got features that differ by no more than {widest:.2g}, whose squares vanish "
-                    f"in {task.train.x.dtype}: give them in another unit"
-                )
+        check_range(task.train.x, own_moments, own[:, 1 - SUMS])
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
         if network.server:
