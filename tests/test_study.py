@@ -455,6 +455,16 @@ def test_a_shorter_run_leaves_the_columns_of_a_results_file_in_the_order_of_the_
     assert long["accuracy_5"]
 
 
+def test_one_task_and_one_round_are_said_in_the_singular(tmp_path: Path, capsys) -> None:
+    command = ["compare", "digits", "--tasks", "1", "--rounds", "2", "--methods", "dgd"]
+    command += ["--pretrained", "softmax-head", "--depths", "1", "2", "--folder", str(tmp_path)]
+    assert run_command(command) == 0
+    assert "after so many rounds; 1 task method" in " ".join(capsys.readouterr().out.split())
+    with (tmp_path / "results.csv").open(encoding="utf-8") as file:
+        names = [row["method"] for row in csv.DictReader(file)]
+    assert names == ["SURF-T, 1 round", "SURF-T, 2 rounds", "DGD"]
+
+
 def test_divergence_is_told_to_the_round() -> None:
     study = Study(replace(SMALL, tasks=1))
     assert 33 not in recorded_steps(60)

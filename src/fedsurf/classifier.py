@@ -38,6 +38,7 @@ from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.transferable import Scaling
+from fedsurf.wording import counted
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -215,8 +216,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             known = self.agents_.tolist()
             if not isinstance(agent, Hashable) or agent not in known:
                 raise ValueError(
-                    f"agent: got {repr(agent)[:60]}, but it must be one of the {len(known)} agents in "
-                    f"agents_: {', '.join(map(repr, known[:3]))}, …"
+                    f"agent: got {repr(agent)[:60]}, but it must be one of the "
+                    f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
+                    f"{', …' if len(known) > 3 else ''}"
                 )
             number = known.index(agent)
             coef, intercept = self.agent_coef_[number], self.agent_intercept_[number]
@@ -250,12 +252,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             nodes = list(self.graph)
             if len(nodes) > rows:
                 raise ValueError(
-                    f"graph: got {len(nodes)} nodes, but there are only {rows} rows, and each agent "
-                    "needs one"
+                    f"graph: got {len(nodes)} nodes, but there {'is' if rows == 1 else 'are'} only "
+                    f"{counted(rows, 'row')}, and each agent needs one"
                 )
             if self.n_agents not in (None, len(nodes)):
                 raise ValueError(
-                    f"n_agents: got {self.n_agents}, but the graph has {len(nodes)} nodes"
+                    f"n_agents: got {self.n_agents}, but the graph has {counted(len(nodes), 'node')}"
                 )
             ids = np.empty(len(nodes), dtype=object)
             ids[:] = nodes

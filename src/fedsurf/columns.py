@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsurf.wording import counted
+
 Array = NDArray[Any]
 
 
@@ -29,7 +31,9 @@ def read_columns(path: Path) -> dict[str, Array]:
         raise FileNotFoundError(f"{path}: there is no such file")
     columns = _read_parquet(path) if kind_of(path) == ".parquet" else _read_csv(path)
     if not columns or not len(next(iter(columns.values()))):
-        raise ValueError(f"{path}: got {len(columns)} columns and no rows, but there must be some")
+        raise ValueError(
+            f"{path}: got {counted(len(columns), 'column')} and no rows, but there must be some"
+        )
     return columns
 
 
@@ -143,8 +147,8 @@ def _read_csv(path: Path) -> dict[str, Array]:
     for number, row in enumerate(rows):
         if len(row) != len(names):
             raise ValueError(
-                f"{path}: got {len(row)} values in row {number + 1}, "
-                f"but the first line names {len(names)} columns"
+                f"{path}: got {counted(len(row), 'value')} in row {number + 1}, "
+                f"but the first line names {counted(len(names), 'column')}"
             )
     values = zip(*rows, strict=True) if rows else ([] for _ in names)
     columns = {

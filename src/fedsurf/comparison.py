@@ -21,6 +21,7 @@ from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.surf.descent import slack
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
+from fedsurf.wording import counted
 
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """DGD's candidate steps."""
@@ -157,7 +158,7 @@ def evaluate(
     seed, weighting = experiment.config.seed, experiment.config.surf.weighting
     optimizer, network = experiment.optimizer, experiment.network
     averaging = _averaging_network(experiment)
-    with progress(f"{optimizer.name} on {tasks} meta-test tasks", tasks) as advance:
+    with progress(f"{optimizer.name} on {counted(tasks, 'meta-test task')}", tasks) as advance:
         unrolled = run_all(
             optimizer,
             test,
@@ -170,7 +171,7 @@ def evaluate(
     descent = measure_descent(experiment, test)
     classical, sizes = [], []
     for count in rounds:
-        with progress(f"DGD, {count} rounds, tuned", tasks + len(STEP_SIZES)) as advance:
+        with progress(f"DGD, {counted(count, 'round')}, tuned", tasks + len(STEP_SIZES)) as advance:
             size = tune_dgd(experiment, tuning, count, advance)
             method = _dgd(experiment, size)
             runs = run_all(

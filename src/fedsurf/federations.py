@@ -20,6 +20,7 @@ from fedsurf.network import (
     make_graph,
 )
 from fedsurf.tasks.examples import Examples
+from fedsurf.wording import counted
 
 Array = NDArray[Any]
 
@@ -154,8 +155,8 @@ def own_network(graph: nx.Graph, ids: Sequence[Hashable]) -> Network:
     else:
         strange = sorted(map(repr, known ^ set(ids)))
         raise ValueError(
-            f"graph: got {len(graph)} nodes for {len(ids)} agents, but its nodes must be the agents' "
-            f"ids, or 0 … {len(ids) - 1} in the order of these; "
+            f"graph: got {counted(len(graph), 'node')} for {counted(len(ids), 'agent')}, but its nodes "
+            f"must be the agents' ids, or 0 … {len(ids) - 1} in the order of these; "
             f"only one of both has {', '.join(strange[:3])}"
         )
     ordered = nx.Graph()

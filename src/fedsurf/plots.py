@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsurf.comparison import Comparison
 from fedsurf.evaluation import Trajectories
 from fedsurf.files import check_file, replacing
+from fedsurf.wording import counted
 
 COLOURS = ("#0b6fb8", "#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e")
 """Legible on white, in print, and to most colour-blind readers."""
@@ -161,7 +162,7 @@ def _accuracy(axis: Axes, comparison: Comparison) -> None:
     _rounds_curve(axis, comparison.unrolled, COLOURS[0], comparison.unrolled.name, marker="o")
     for colour, runs in zip(cycle(COLOURS[1:]), comparison.classical, strict=False):
         last = int(runs.rounds[0, -1])
-        _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {last} rounds")
+        _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {counted(last, 'round')}")
     ceiling = 100 * float(comparison.centralised.mean())
     axis.axhline(ceiling, color="black", linestyle=":", linewidth=1, label="centralised")
     axis.set_xscale("symlog", linthresh=20, linscale=1.5)

@@ -34,6 +34,7 @@ from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
 from fedsurf.tuning import TuneConfig, Tuned, tune, with_batches_that_fit
+from fedsurf.wording import counted
 
 VERSION = 3
 """Enters the cache's key: raise it when a change of code changes results."""
@@ -253,7 +254,7 @@ class Study:
             except CheckpointError as error:
                 raise CheckpointError(
                     f"runs: got {entrant.run}, but it cannot be used with the study's "
-                    f"{self.model.features} features and {self.model.classes} classes ({error})"
+                    f"{counted(self.model.features, 'feature')} and {self.model.classes} classes ({error})"
                 ) from error
             self._check_run(entrant.run, experiment.config)
             experiment.check_data(RunFolder(entrant.run))

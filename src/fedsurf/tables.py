@@ -11,6 +11,7 @@ from fedsurf.scores import SHARES, Score
 from fedsurf.statistics import finite, standard_error
 from fedsurf.tasks.sources import Entry
 from fedsurf.tuning import Tuned
+from fedsurf.wording import counted
 
 
 def methods_table(comparison: Comparison) -> Table:
@@ -18,7 +19,7 @@ def methods_table(comparison: Comparison) -> Table:
     tasks = len(comparison.centralised)
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"Accuracy on {tasks} meta-test tasks (mean ± standard error over tasks)",
+        title=f"Accuracy on {counted(tasks, 'meta-test task')} (mean ± standard error over tasks)",
         caption="own: on each agent's own test examples; pooled: on those of the whole federation",
     )
     table.add_column("method")
@@ -110,7 +111,7 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
-        title=f"Pooled accuracy (%) after so many rounds; {len(ceiling)} tasks",
+        title=f"Pooled accuracy (%) after so many rounds; {counted(len(ceiling), 'task')}",
         caption=(
             "± standard error over tasks and seeds; gap: points below centralised training on the "
             "same tasks, at the end"

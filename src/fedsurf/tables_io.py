@@ -24,6 +24,7 @@ from fedsurf.columns import (
 )
 from fedsurf.tasks.dataset import split
 from fedsurf.tasks.sources.arrays import PARTS, WHOLE, open_npz
+from fedsurf.wording import counted
 
 LABELS = ("label", "y", "target")
 """What a label column may be called to be found; otherwise it is the last column."""
@@ -135,7 +136,7 @@ def read_features(
         x = _stack(path, {name: columns[name] for name in wanted})
     if x.shape[1] != count:
         raise ValueError(
-            f"{path}: got {x.shape[1]} features, but the head was trained on {count} features"
+            f"{path}: got {counted(x.shape[1], 'feature')}, but the head was trained on {count}"
         )
     return x, y
 
@@ -209,8 +210,8 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
         test_y = np.array(spelled_as(np.unique(y), test_y.tolist()))
     if test_x.shape[1] != x.shape[1]:
         raise ValueError(
-            f"{path}: {names[2]}: got {test_x.shape[1]} features, "
-            f"but {names[0]} has {x.shape[1]} features"
+            f"{path}: {names[2]}: got {counted(test_x.shape[1], 'feature')}, "
+            f"but {names[0]} has {x.shape[1]}"
         )
     return Labelled(x, y, ids, test_x, test_y, None, None)
 

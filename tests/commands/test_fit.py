@@ -25,6 +25,7 @@ from fedsurf.cli import run
 from fedsurf.columns import read_columns
 from fedsurf.heads import Head
 from fedsurf.tables_io import read_labelled
+from fedsurf.tasks.dataset import split
 
 FILES = {"head.safetensors", "linear.safetensors", "figure.png", "trajectory.csv", "config.json"}
 NAMES = ("sepal length", "sepal width", "petal length", "petal width")
@@ -584,6 +585,29 @@ def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, cap
         error = capsys.readouterr().err
         assert said in error or said.strip() + ";" in error
         assert len(read(target)) == 150
+
+
+def test_one_of_a_kind_is_said_in_the_singular(tmp_path, capsys):
+    table = [{"size": place % 10, "kind": "ab"[place % 10 > 4]} for place in range(15)]
+    data, folder = write(tmp_path / "data.csv", table), tmp_path / "model"
+    assert run(["fit", str(data), "--folder", str(folder), "--test-share", "0"]) == 0
+    assert "1 agent, 15 training examples, 1 feature, 2 classes" in capsys.readouterr().out
+    table[0]["kind"] = "c"
+    new = write(tmp_path / "new.csv", table[:1])
+    assert run(["predict", str(folder), str(new)]) == 0
+    assert "1 label, 0.0 % of them right (1 has a label" in capsys.readouterr().err
+    wide = tmp_path / "wide.npz"
+    np.savez(wide, x=np.ones((2, 3)))
+    said = failed(capsys, ["predict", folder, wide])
+    assert "got 3 features, but the head was trained on 1" in said
+
+
+def test_one_agent_whose_rows_are_all_held_out_takes_no_part(tmp_path, capsys):
+    held = split(np.array([row["kind"] for row in rows()]), 0.2).argmax()
+    table = [{**row, "agent": "ab"[int(place == held)]} for place, row in enumerate(rows())]
+    path = write(tmp_path / "iris.csv", table, [*NAMES, "agent", "kind"])
+    assert run(["fit", str(path), "--folder", str(tmp_path / "model")]) == 0
+    assert "1 of 2 agents takes no part, as all its rows are held out" in capsys.readouterr().err
 
 
 def test_labels_that_the_head_does_not_know_are_counted_aloud(fitted, tmp_path, capsys):

@@ -138,6 +138,9 @@ def test_the_reports_tell_every_claim_and_every_audit(made):
     assert read(made / "report" / "claims.json").keys() == FIGURES.keys()
     assert str(made) not in text
     assert str(made) not in page
+    for report in (text, page):
+        assert "on 1 validation task" in report
+        assert not re.search(r"\b1 (validation tasks|minutes|stages)", report)
 
 
 def test_the_report_can_be_written_again_from_the_folder(made, capsys):

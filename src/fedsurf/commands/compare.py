@@ -23,6 +23,7 @@ from fedsurf.scores import ROUNDS, Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.tuning import best_settings, check_tuned_through, read_tuned, shipped_settings
 from fedsurf.unrolled.transferable import FEWEST_ROUNDS, MOST_ROUNDS
+from fedsurf.wording import counted
 
 DEPTHS = (20,)
 """The rounds of pretrained optimizers, unless others are asked for."""
@@ -195,4 +196,4 @@ def _pretrained_label(name: str, depth: int, size: int | None, names: Sequence[s
     folders = [Path(one).resolve().parent for one in dict.fromkeys(names) if one not in NAMES]
     which = "" if name in NAMES else f" ({run_label(Path(name).resolve().parent, folders)})"
     batches = "" if size is None else f", batches of {size}"
-    return f"SURF-T{which}, {depth} rounds{batches}"
+    return f"SURF-T{which}, {counted(depth, 'round')}{batches}"

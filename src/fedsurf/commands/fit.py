@@ -26,6 +26,7 @@ from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
 from fedsurf.unrolled.transferable import ROUNDS_OF_A_LAYER
+from fedsurf.wording import counted
 
 if TYPE_CHECKING:
     from fedsurf.classifier import FederatedClassifier
@@ -221,9 +222,10 @@ def predict(
         judged_by = "them" if len(hits) == len(labels) else f"the {len(hits)} with a known label"
         said = f", {100 * accuracy:.1f} % of {judged_by} right"
         if strange:
-            said += f" ({strange} have a label that is none of the head's classes)"
+            has = "has" if strange == 1 else "have"
+            said += f" ({strange} {has} a label that is none of the head's classes)"
     where = "" if file is None else f"; they are in {file}"
-    err.print(f"{len(labels)} labels{said}{where}", highlight=False, soft_wrap=True)
+    err.print(f"{counted(len(labels), 'label')}{said}{where}", highlight=False, soft_wrap=True)
 
 
 def rows_of(model: "FederatedClassifier", labelled: Labelled) -> list[dict[str, float | None]]:
@@ -262,8 +264,8 @@ def rounds_table(
     table = Table(
         box=box.SIMPLE_HEAD,
         title=(
-            f"{result['agents']} agents, {result['examples']} training examples, "
-            f"{result['features']} features, {len(result['classes'])} classes"
+            f"{counted(result['agents'], 'agent')}, {counted(result['examples'], 'training example')}, "
+            f"{counted(result['features'], 'feature')}, {len(result['classes'])} classes"
             f"{'' if label is None else f' of {label!r}'}"
         ),
         caption="the average of the agents' heads, on all training and on all test examples",
@@ -284,7 +286,9 @@ def rounds_table(
 
 def accuracy_table(result: Mapping[str, Any]) -> Table:
     """Show what federation bought, on what was held out."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"On {result['test_examples']} test examples")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"On {counted(result['test_examples'], 'test example')}"
+    )
     table.add_column("trained by")
     table.add_column("test %", justify="right")
     for name, key in (
@@ -314,9 +318,10 @@ def _note_left_out(labelled: Labelled) -> None:
     """Say so if agents are missing since the test part took all their rows."""
     if labelled.left_out and labelled.agents is not None:
         every = labelled.left_out + len(np.unique(labelled.agents))
+        take, their = ("takes", "its") if labelled.left_out == 1 else ("take", "their")
         err.print(
-            f"{labelled.left_out} of {every} agents take no part, as all their rows are held out as test "
-            "examples; --test-share 0 holds none out",
+            f"{labelled.left_out} of {every} agents {take} no part, as all {their} rows are held out as "
+            "test examples; --test-share 0 holds none out",
             highlight=False,
             soft_wrap=True,
         )

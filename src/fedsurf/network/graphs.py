@@ -9,6 +9,7 @@ import torch
 
 from fedsurf.checks import check_number, check_whole
 from fedsurf.randomness import next_seed
+from fedsurf.wording import counted
 
 GraphKind = Literal["regular", "erdos-renyi", "star", "ring", "torus", "complete", "small-world"]
 
@@ -127,7 +128,7 @@ def _connected(draw: Callable[[], nx.Graph], argument: str, value: float) -> nx.
 def _check_degree(degree: int, agents: int, *, even: bool) -> None:
     if not 1 <= degree < agents or not even:
         raise ValueError(
-            f"degree: got {degree} for {agents} agents, but it must be between 1 and {agents - 1}, "
+            f"degree: got {degree} for {counted(agents, 'agent')}, but it must be between 1 and {agents - 1}, "
             "and degree times agents must be even; in a small world, degree itself"
         )
 

@@ -19,7 +19,9 @@ from fedsurf.reproduction.wording import (
     number_text,
     percent,
     rival_rows,
+    work_text,
 )
+from fedsurf.wording import counted
 
 WIDE = 2.4
 """How many times its height a picture's width is that has nothing beside it."""
@@ -229,8 +231,8 @@ def _settings(summary: Summary) -> str:
     tasks = (
         f"{task.agents} agents with {task.train_examples} training and {task.test_examples} test examples "
         f"each; {size.tasks} meta-test tasks, {size.audit_tasks} in audits; {size.trials} settings of each "
-        f"classical method tried on {size.tuning_tasks} validation tasks; {size.rounds} rounds over graphs, "
-        f"{size.star_rounds} through a server."
+        f"classical method tried on {counted(size.tuning_tasks, 'validation task')}; {size.rounds} rounds "
+        f"over graphs, {size.star_rounds} through a server."
     )
     rows = [
         [escape(one.name), escape("; ".join(deviations(one.config)) or "in nothing")]
@@ -240,7 +242,6 @@ def _settings(summary: Summary) -> str:
         f"<p class='small'>{escape(', '.join(f'{k} {v}' for k, v in one.items()))}</p>"
         for one in summary.made_with
     )
-    seconds = sum(one["seconds"] for one in summary.stages.values())
     times = [
         [escape(one["title"]), f"{one['seconds']:,.0f}"]
         for one in sorted(summary.stages.values(), key=lambda one: -one["seconds"])[:LONGEST]
@@ -249,7 +250,7 @@ def _settings(summary: Summary) -> str:
         f'<section class="card"><h2>Settings</h2><ul class="small">{data}</ul><p class="small">{escape(tasks)}'
         "</p><h3>In what meta-training differs from the paper's</h3>"
         f"{_table(('optimizer', 'differs in'), rows)}<h3>Versions</h3>{versions}"
-        f"<h3>Time: {seconds / 60:,.0f} minutes of work in {len(summary.stages)} stages, the longest:</h3>"
+        f"<h3>Time: {work_text(summary.stages)}, the longest:</h3>"
         f"{_table(('stage', 'seconds'), times, right=1)}</section>"
     )
 

@@ -82,7 +82,7 @@ def reproduce(
     names = ", ".join(plan.name for plan in plans)
     say(f"Reproducing {names} at the size {size.name}: {size.description}.")
     say(
-        f"{len(left)} of {len(stages)} stages are left"
+        f"{len(left)} of {len(stages)} stages {'is' if len(left) == 1 else 'are'} left"
         + (f", about {_forecast(workshop, left, jobs)} on this machine." if left else ".")
     )
     numbers = {"done": len(stages) - len(left)}

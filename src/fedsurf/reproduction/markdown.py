@@ -13,6 +13,7 @@ from fedsurf.reproduction.wording import (
     number_text,
     percent,
     rival_rows,
+    work_text,
 )
 
 
@@ -98,8 +99,7 @@ def _rest(summary: Summary) -> list[str]:
     lines += ["## Settings and versions", ""]
     lines += [f"- {one}" for one in summary.data]
     lines += [f"- {', '.join(f'{k} {v}' for k, v in one.items())}" for one in summary.made_with]
-    seconds = sum(one["seconds"] for one in summary.stages.values())
-    lines += [f"- {seconds / 60:,.0f} minutes of work in {len(summary.stages)} stages", ""]
+    lines += [f"- {work_text(summary.stages)}", ""]
     return lines
 
 

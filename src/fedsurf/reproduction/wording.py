@@ -10,6 +10,7 @@ from fedsurf.presets import preset
 from fedsurf.reproduction.claims import Claim, Number
 from fedsurf.reproduction.folder import Made
 from fedsurf.reproduction.workshop import UNTUNED
+from fedsurf.wording import counted
 
 
 def number_text(number: Number, unit: str) -> str:
@@ -43,6 +44,12 @@ def count_text(claims: Sequence[Claim]) -> str:
             "against the paper's settings, or textbook ones where the paper gives none"
         )
     return f"{text}."
+
+
+def work_text(stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say how long the stages took."""
+    minutes = round(sum(one["seconds"] for one in stages.values()) / 60)
+    return f"{counted(minutes, 'minute')} of work in {counted(len(stages), 'stage')}"
 
 
 def percent(value: float | None, error: float | None = None, sign: str = "") -> str:

@@ -36,6 +36,7 @@ from fedsurf.surf.running import Observer
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tuning import TuneConfig, Tuned, read_tuned, write_tuned
+from fedsurf.wording import counted
 
 Kind = Literal[
     "the paper's", "tuned", "the paper's settings", "textbook settings", "not the paper's"
@@ -189,7 +190,7 @@ class Workshop:
             (
                 "tuned",
                 self.tuned(config, method).best,
-                f"the best of {tried} settings on {budget.tasks} validation tasks",
+                f"the best of {counted(tried, 'setting')} on {counted(budget.tasks, 'validation task')}",
             ),
             (
                 "the paper's settings" if given_by_paper(method) else "textbook settings",
