@@ -1,13 +1,19 @@
 """Tables as a terminal shows them."""
 
 import io
+import re
+from pathlib import Path
 
 import torch
+from experiments import CONFIG, features
 from rich.console import Console
 from rich.table import Table
 
+from fedsurf.comparison import evaluate
+from fedsurf.experiment import Experiment
+from fedsurf.files import write_json
 from fedsurf.scores import ROUNDS, SHARES, Reached, Score
-from fedsurf.tables import reached_table, scores_table
+from fedsurf.tables import layers_table, methods_table, reached_table, scores_table
 
 
 def shown(table: Table, width: int = 80) -> str:
@@ -35,3 +41,21 @@ def test_no_number_of_a_comparison_is_cut_off_in_a_narrow_terminal() -> None:
     ):
         assert "…" not in text
         assert all(number in text for number in numbers)
+
+
+def test_an_optimizer_that_diverges_is_said_to_have_and_is_right_about_nothing(
+    tmp_path: Path,
+) -> None:
+    experiment = Experiment(CONFIG, features())
+    with torch.no_grad():
+        for parameter in experiment.optimizer.parameters():
+            parameter.mul_(1e20)
+    found = evaluate(experiment, tasks=2, rounds=[1], tuning_tasks=1)
+    (at,) = set(found.unrolled.diverged)
+    methods = shown(methods_table(found))
+    assert re.search(rf"U-DGD \(diverged at {at}\).* 0\.0 ± 0\.0 +0\.0 ± 0\.0", methods)
+    layers = shown(layers_table(found, constrained=True, epsilon=0.1))
+    assert "…" not in layers
+    write_json(tmp_path / "evaluation.json", found.to_dict())
+    for text in (methods, layers, (tmp_path / "evaluation.json").read_text()):
+        assert "nan" not in text.lower()

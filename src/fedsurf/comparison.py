@@ -100,12 +100,12 @@ class Comparison:
         layers = self.unrolled.summary()
         norms = self.descent.norms
         for row, mean, error in zip(
-            layers, norms.mean(0).tolist(), map(finite, standard_error(norms)), strict=True
+            layers, map(finite, norms.mean(0)), map(finite, standard_error(norms)), strict=True
         ):
             row.update(constraint_norm=mean, constraint_norm_error=error)
         for row, mean, error, holds in zip(
             layers[1:],
-            self.descent.mean.tolist(),
+            map(finite, self.descent.mean),
             map(finite, self.descent.error),
             self.descent.holds.tolist(),
             strict=True,

@@ -70,7 +70,7 @@ def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
             runs = comparison.unrolled
             for axis, values in zip(
                 axes,
-                (runs.loss, 100 * runs.accuracy, comparison.descent.norms),
+                (runs.loss, 100 * runs.accuracy.nan_to_num(0.0), comparison.descent.norms),
                 strict=True,
             ):
                 _band(axis, list(range(values.shape[1])), values, colour, name, marker="o")
@@ -180,7 +180,8 @@ def _accuracy(axis: Axes, comparison: Comparison) -> None:
 def _rounds_curve(
     axis: Axes, runs: Trajectories, colour: str, label: str, marker: str = ""
 ) -> None:
-    _band(axis, runs.rounds[0].tolist(), 100 * runs.pooled_accuracy, colour, label, marker=marker)
+    accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)  # a diverged run is right about nothing
+    _band(axis, runs.rounds[0].tolist(), accuracy, colour, label, marker=marker)
 
 
 def _descent(axis: Axes, norms: Tensor, epsilon: float | None) -> None:

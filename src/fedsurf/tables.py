@@ -13,6 +13,9 @@ from fedsurf.tasks.sources import Entry
 from fedsurf.tuning import Tuned
 from fedsurf.wording import counted
 
+LARGE = 1e6
+"""From here on, a loss is on its way to divergence, and not all of its digits are shown."""
+
 
 def methods_table(comparison: Comparison) -> Table:
     """Show what each method achieved at the end of its rounds."""
@@ -29,11 +32,11 @@ def methods_table(comparison: Comparison) -> Table:
     names += [f"DGD, step {size:g} (tuned)" for size in comparison.step_sizes]
     for name, runs in zip(names, [comparison.unrolled, *comparison.classical], strict=True):
         table.add_row(
-            name,
+            _named(name, [round_ for round_ in runs.diverged if round_ is not None]),
             str(int(runs.rounds[0, -1])),
             f"{float(runs.floats[:, -1].double().mean()) / max(1, comparison.links):,.0f}",
-            _percent(100 * runs.accuracy[:, -1]),
-            _percent(100 * runs.pooled_accuracy[:, -1]),
+            _percent(100 * _shares_right(runs.accuracy[:, -1])),
+            _percent(100 * _shares_right(runs.pooled_accuracy[:, -1])),
         )
     table.add_row("centralised (ceiling)", "-", "-", "-", _percent(100 * comparison.centralised))
     return table
@@ -52,6 +55,7 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
     imposed = "imposed" if constrained else "not imposed"
     table = Table(
         box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
         title=f"{comparison.unrolled.name}, layer by layer (constraints {imposed}, ε = {epsilon:g})",
         caption=f"{found}; a slack above 0 is a violation",
     )
@@ -72,17 +76,17 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
     for layer in range(runs.loss.shape[1]):
         slack = error = holds = ""
         if layer:
-            slack, error, holds = f"{descent.mean[layer - 1]:+.4f}", "-", "-"
-        if layer and several:
+            slack, error, holds = _number(descent.mean[layer - 1], "+.4f"), "-", "-"
+        if layer and several and descent.mean[layer - 1].isfinite():
             error = f"{descent.error[layer - 1]:.4f}"
             holds = "yes" if descent.holds[layer - 1] else "NO"
         table.add_row(
             str(layer),
             str(int(runs.rounds[0, layer])),
-            f"{runs.loss[:, layer].mean():.3f}",
-            f"{100 * runs.accuracy[:, layer].mean():.1f}",
-            f"{100 * runs.pooled_accuracy[:, layer].mean():.1f}",
-            f"{descent.norms[:, layer].mean():.4f}",
+            _number(runs.loss[:, layer].mean(), ".3f"),
+            f"{100 * _shares_right(runs.accuracy[:, layer]).mean():.1f}",
+            f"{100 * _shares_right(runs.pooled_accuracy[:, layer]).mean():.1f}",
+            _number(descent.norms[:, layer].mean(), ".4f"),
             slack,
             error,
             holds,
@@ -126,7 +130,8 @@ def scores_table(scores: Sequence[Score], ceiling: Tensor) -> Table:
             for count in rounds
         ]
         _, end, error = score.end
-        table.add_row(_named(score), *cells, _with_error(end, error, 1), _with_error(*score.gap, 2))
+        name = _named(score.label, score.diverged)
+        table.add_row(name, *cells, _with_error(end, error, 1), _with_error(*score.gap, 2))
     mean, error = ceiling.mean().item(), finite(standard_error(ceiling))
     table.add_row("centralised (ceiling)", *[""] * len(rounds), _with_error(mean, error, 1), "")
     return table
@@ -149,7 +154,8 @@ def reached_table(scores: Sequence[Score]) -> Table:
         for one in score.reached:
             cells += ["-" if one.rounds is None else f"{one.rounds:.0f}"]
             cells += ["-" if one.floats is None else f"{one.floats / 1000:,.1f}"]
-        table.add_row(_named(score), *cells, f"{score.floats / 1000:,.0f}")
+        name = _named(score.label, score.diverged)
+        table.add_row(name, *cells, f"{score.floats / 1000:,.0f}")
     return table
 
 
@@ -158,10 +164,20 @@ def _with_error(value: float, error: float | None, digits: int) -> str:
     return shown if error is None else f"{shown} ±{100 * error:.{digits}f}"
 
 
-def _named(score: Score) -> str:
-    if not score.diverged:
-        return score.label
-    return f"{score.label} (diverged at {min(score.diverged)})"
+def _named(label: str, diverged: Sequence[int]) -> str:
+    return f"{label} (diverged at {min(diverged)})" if diverged else label
+
+
+def _shares_right(accuracy: Tensor) -> Tensor:
+    """Return accuracies in which a run that diverged is right about nothing."""
+    return accuracy.nan_to_num(0.0)
+
+
+def _number(value: Tensor, style: str) -> str:
+    """Say a number; one that diverged as -, and one on the way there by its first digits."""
+    if not value.isfinite():
+        return "-"
+    return f"{value:{style}}" if value.abs() < LARGE else f"{value:.1e}"
 
 
 def _plain(value: object) -> str:
