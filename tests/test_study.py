@@ -14,7 +14,7 @@ import torch
 from fedsurf import study as study_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
-from fedsurf.evaluation import Trajectories, recorded_steps, run_all
+from fedsurf.evaluation import Trajectories, recorded_steps, run, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, LogRange, Setting, method_named
@@ -23,6 +23,7 @@ from fedsurf.plots import study_figure
 from fedsurf.presets import STUDIES, preset
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
+from fedsurf.report import write_report
 from fedsurf.scores import score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.tuning import Trial, TuneConfig, Tuned, read_tuned, write_tuned
@@ -481,6 +482,21 @@ def test_divergence_is_told_to_the_round() -> None:
         BreaksAt33(study.model), study.test_tasks(0), study.network(0), 200
     )
     assert every.rounds[0].tolist() == list(range(201)), "by whole numbers, not by rounded shares"
+
+
+def test_rounds_are_whole_where_one_of_the_tasks_diverged(tmp_path: Path) -> None:
+    study, steps = Study(SMALL), recorded_steps(60)
+    algorithms = (BreaksAt33(study.model), DGDAlgorithm(study.model))
+    parts = [
+        run(algorithm, task, study.network(0), 60, record=steps)
+        for algorithm, task in zip(algorithms, study.test_tasks(0), strict=True)
+    ]
+    runs, ceiling = Trajectories.stack("DGD", parts), torch.ones(2)
+    assert runs.diverged == [33, None]
+    row = score(runs, ceiling, SMALL.task.agents)
+    write_report(tmp_path, study, [DGD], [runs], [row], ceiling)
+    with (tmp_path / "trajectories.csv").open(encoding="utf-8") as file:
+        assert [float(moment["rounds"]) for moment in csv.DictReader(file)] == steps
 
 
 def test_a_run_is_shown_at_its_end_wherever_that_is() -> None:

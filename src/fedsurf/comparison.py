@@ -121,7 +121,7 @@ class Comparison:
                     "name": runs.name,
                     "step_size": size,
                     # Not every step is recorded; a step of DGD takes a round.
-                    "rounds": runs.summary(steps=runs.rounds.amax(0).tolist()),
+                    "rounds": runs.summary(steps=runs.taken.tolist()),
                 }
                 for runs, size in zip(self.classical, self.step_sizes, strict=True)
             ],

@@ -72,6 +72,11 @@ class Trajectories:
         )
 
     @property
+    def taken(self) -> Tensor:
+        """The rounds taken at each record, `[records]`."""
+        return self.rounds.amax(0)  # a run that diverged since the last one tells when it did
+
+    @property
     def diverged(self) -> list[int | None]:
         """The round at which each run diverged, None for those that did not."""
         found: list[int | None] = []
@@ -83,18 +88,19 @@ class Trajectories:
     def summary(self, steps: Sequence[int] | None = None) -> list[dict[str, float | None]]:
         """Return a row for each record: the mean of every field over tasks, and its standard error.
 
-        The error is None where there is one task only. `steps` are the steps that were recorded,
-        where it was not every one.
+        Of rounds it is the number that was taken, by the tasks that did not diverge. The error is None
+        where there is one task only. `steps` are the steps that were recorded, where it was not every one.
         """
         rows = []
         for step in range(self.loss.shape[1]):
             row: dict[str, float | None] = {"step": step if steps is None else steps[step]}
-            for field in fields(Trajectory):
+            row["rounds"] = int(self.taken[step])
+            for field in fields(Trajectory)[1:]:
                 values = getattr(self, field.name)[:, step].double()
                 if field.name in ("accuracy", "pooled_accuracy"):
                     values = values.nan_to_num(0.0)  # a diverged run is right about nothing
                 row[field.name] = finite(values.mean())
-                if field.name not in ("rounds", "floats"):
+                if field.name != "floats":
                     row[f"{field.name}_error"] = finite(standard_error(values))
             rows.append(row)
         return rows

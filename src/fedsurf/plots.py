@@ -99,7 +99,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
             colour, style = colours[number % len(colours)], next(styles)
             accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)
             mean = accuracy.mean(0)
-            if int(runs.rounds[0, -1]) == 0:  # it never communicates: a level, not a curve
+            if int(runs.taken[-1]) == 0:  # it never communicates: a level, not a curve
                 for axis in (left, right):
                     level = float(mean[-1])
                     axis.axhline(
@@ -107,7 +107,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
                     )
                 continue
             spread = accuracy.std(0) if len(accuracy) > 1 else torch.zeros_like(mean)
-            rounds = runs.rounds[0].tolist()
+            rounds = runs.taken.tolist()
             floats = (runs.floats.double().mean(0) / agents).tolist()
             for axis, x in ((left, rounds), (right, floats)):
                 axis.plot(x, mean.tolist(), style, color=colour, label=runs.name, linewidth=1.4)
@@ -161,13 +161,13 @@ def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any
 def _accuracy(axis: Axes, comparison: Comparison) -> None:
     _rounds_curve(axis, comparison.unrolled, COLOURS[0], comparison.unrolled.name, marker="o")
     for colour, runs in zip(cycle(COLOURS[1:]), comparison.classical, strict=False):
-        last = int(runs.rounds[0, -1])
+        last = int(runs.taken[-1])
         _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {counted(last, 'round')}")
     ceiling = 100 * float(comparison.centralised.mean())
     axis.axhline(ceiling, color="black", linestyle=":", linewidth=1, label="centralised")
     axis.set_xscale("symlog", linthresh=20, linscale=1.5)
     curves = [comparison.unrolled, *comparison.classical]
-    last = max(1, *(int(runs.rounds[0, -1]) for runs in curves))
+    last = max(1, *(int(runs.taken[-1]) for runs in curves))
     ticks = sorted({*(tick for tick in (0, 5, 10, 20, 50, 100) if tick <= last), last})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.set_xlim(0, ticks[-1])
@@ -181,7 +181,7 @@ def _rounds_curve(
     axis: Axes, runs: Trajectories, colour: str, label: str, marker: str = ""
 ) -> None:
     accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)  # a diverged run is right about nothing
-    _band(axis, runs.rounds[0].tolist(), accuracy, colour, label, marker=marker)
+    _band(axis, runs.taken.tolist(), accuracy, colour, label, marker=marker)
 
 
 def _descent(axis: Axes, norms: Tensor, epsilon: float | None) -> None:

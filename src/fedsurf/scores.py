@@ -77,7 +77,7 @@ def score(
     """Summarise an entrant's runs, given the centralised accuracy `ceiling[runs]`."""
     accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
     shown = {}
-    taken = runs.rounds.amax(0)  # a run that diverged tells when it did
+    taken = runs.taken
     for count in rounds:
         column = _column(taken, count)
         if column is not None:

@@ -33,7 +33,7 @@ def methods_table(comparison: Comparison) -> Table:
     for name, runs in zip(names, [comparison.unrolled, *comparison.classical], strict=True):
         table.add_row(
             _named(name, [round_ for round_ in runs.diverged if round_ is not None]),
-            str(int(runs.rounds[0, -1])),
+            str(int(runs.taken[-1])),
             f"{float(runs.floats[:, -1].double().mean()) / max(1, comparison.links):,.0f}",
             _percent(100 * _shares_right(runs.accuracy[:, -1])),
             _percent(100 * _shares_right(runs.pooled_accuracy[:, -1])),
@@ -82,7 +82,7 @@ def layers_table(comparison: Comparison, *, constrained: bool, epsilon: float) -
             holds = "yes" if descent.holds[layer - 1] else "NO"
         table.add_row(
             str(layer),
-            str(int(runs.rounds[0, layer])),
+            str(int(runs.taken[layer])),
             _number(runs.loss[:, layer].mean(), ".3f"),
             f"{100 * _shares_right(runs.accuracy[:, layer]).mean():.1f}",
             f"{100 * _shares_right(runs.pooled_accuracy[:, layer]).mean():.1f}",

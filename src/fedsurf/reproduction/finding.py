@@ -148,7 +148,7 @@ def over_rounds(entry: Entry, panel: str = "", ceiling: Tensor | None = None) ->
     values = _measured(entry.runs)
     if ceiling is not None:
         values["relative_accuracy"] = values["pooled_accuracy"] / ceiling[:, None]
-    rounds = [float(value) for value in entry.runs.rounds[0]]
+    rounds = [float(value) for value in entry.runs.taken]
     return _curve(entry, "rounds", rounds, values, panel)
 
 
