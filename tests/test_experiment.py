@@ -20,6 +20,7 @@ from fedsurf.comparison import evaluate
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, only_one, read_metadata
 from fedsurf.network import GraphConfig, NetworkConfig
+from fedsurf.pretraining.modules import ModulePretrainConfig
 from fedsurf.pretraining.recipe import PretrainConfig
 from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining
@@ -278,12 +279,17 @@ def test_a_loaded_run_has_the_best_parameters_and_its_configuration(whole, data)
         assert not torch.equal(found, drawn)
 
 
-def test_what_pretraining_made_is_named_as_that(tmp_path):
+@pytest.mark.parametrize(
+    ("config", "way"),
+    [
+        (PretrainConfig(), "`fedsurf compare"),
+        (ModulePretrainConfig(), "own: fedsurf.load_for_modules"),
+    ],
+)
+def test_what_pretraining_made_is_named_as_that(tmp_path, config, way):
     folder = RunFolder(tmp_path / "pretrained")
-    open_run(folder, PretrainConfig(), resume=False)
-    with pytest.raises(
-        CheckpointError, match=r"pretraining command made.*`fedsurf compare"
-    ) as caught:
+    open_run(folder, config, resume=False)
+    with pytest.raises(CheckpointError, match=rf"pretraining command made.*{way}") as caught:
         Experiment.load(folder.path)
     assert str(folder.path) in str(caught.value)
 

@@ -10,9 +10,11 @@ from safetensors.torch import save_file
 
 import fedsurf
 from fedsurf import pretrained
+from fedsurf.cli import run
 from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.network import StarNetwork
 from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled.gradient_layer import GradientTransfer, GradientTransferConfig
 
 ABOUT = {"optimizer": {"width": 4, "class_width": 3}}
 
@@ -78,6 +80,18 @@ def test_names_that_are_neither_known_nor_files_are_refused(tmp_path: Path) -> N
             act("nothing")
         with pytest.raises(CheckpointError, match=r"no\.safetensors: there is no such file"):
             act(tmp_path / "no.safetensors")
+
+
+def test_an_optimizer_of_another_kind_is_named_as_that(file: Path, capsys) -> None:
+    with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads, .* modules,"):
+        fedsurf.load_for_modules(file)
+    optimizer = GradientTransfer(GradientTransferConfig(4), seeded(0))
+    about = {"optimizer": vars(optimizer.config)}
+    write_tensors(file, dict(optimizer.named_parameters()), about)
+    assert run(["audit", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "small.safetensors: holds an optimizer of modules, as `fedsurf pretrain-modules`" in said
+    assert "it must be one of softmax heads, as `fedsurf pretrain` makes it" in said
 
 
 def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None:

@@ -184,9 +184,12 @@ class Experiment:
 
 def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
     """Read the configuration of a run, or raise if it is none of an experiment's."""
-    if "problems" in folder.read_config():
+    content = folder.read_config()
+    if "problems" in content:
+        way = "give its optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
+        if "local_steps" in content["optimizer"]:  # of modules, which no command runs
+            way = "fedsurf.load_for_modules reads its optimizer.safetensors"
         raise CheckpointError(
-            f"{folder.path}: holds what a pretraining command made, which has no data of its own: give "
-            "its optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
+            f"{folder.path}: holds what a pretraining command made, which has no data of its own: {way}"
         )
     return read_run_config(folder, ExperimentConfig)

@@ -98,7 +98,7 @@ def test_pretraining_resumes_loads_and_is_refused_elsewhere(tmp_path: Path) -> N
         assert torch.equal(found, expected)
         assert not found.requires_grad
     assert pretrained.card(path / WEIGHTS)["recipe"] == to_dict(TINY)
-    with pytest.raises(CheckpointError, match="does not hold a transferable optimizer"):
+    with pytest.raises(CheckpointError, match="holds an optimizer of modules, as `fedsurf pre"):
         fedsurf.load(path / WEIGHTS)
     with pytest.raises(ValueError, match=r"^name: got 'softmax-head', but .* one of module,"):
         fedsurf.load_for_modules("softmax-head")

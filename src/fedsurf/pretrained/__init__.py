@@ -9,6 +9,7 @@ optimizer = fedsurf.load_for_modules()            # the same for a ModuleModel
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,13 @@ NAMES = ("softmax-head",)
 """The optimizers of softmax heads inside the package."""
 MODULE_NAMES = ("module",)
 """The optimizers of any module inside the package."""
+_KINDS = {
+    TransferableConfig: "of softmax heads, as `fedsurf pretrain` makes it and fedsurf.load reads it",
+    GradientTransferConfig: (
+        "of modules, as `fedsurf pretrain-modules` makes it and fedsurf.load_for_modules reads it"
+    ),
+}
+"""What each kind of optimizer is one of."""
 
 
 def load(name: str | Path = "softmax-head", *, argument: str = "name") -> Transferable:
@@ -78,6 +86,11 @@ def _read(
 ) -> Optimizer:
     """Make an optimizer of the shape that a file tells, and fill it with the file's parameters."""
     metadata = read_metadata(path)
+    for other, sort in _KINDS.items():
+        if other is not kind and _is_of(metadata.get("optimizer"), other):
+            raise CheckpointError(
+                f"{path}: holds an optimizer {sort}, but here it must be one {_KINDS[kind]}"
+            )
     try:
         config = from_dict(kind, metadata["optimizer"])
     except (KeyError, TypeError, ValueError) as error:
@@ -85,6 +98,11 @@ def _read(
     optimizer = make(config, generator(0, "parameters"))
     read_tensors(path, dict(optimizer.named_parameters()))
     return optimizer.requires_grad_(False)
+
+
+def _is_of(stored: object, kind: type) -> bool:
+    """Tell whether what a file says of its optimizer's shape is of a certain kind."""
+    return isinstance(stored, dict) and set(stored) == {field.name for field in fields(kind)}
 
 
 def _file(
