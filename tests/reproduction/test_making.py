@@ -5,6 +5,7 @@ import json
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +66,13 @@ def test_a_figure_is_whole(made, name):
         audit = read(place / "audit" / f"{slug(label)}.json")
         assert audit["sentence"]
         assert (place / "audit" / f"{slug(label)}.csv").is_file()
+
+
+def test_the_documentation_lists_all_that_is_written(made):
+    page = (Path(__file__).parents[2] / "docs" / "reproducing.md").read_text()
+    listed = page.split("## What is written")[1].split("##")[0]
+    for file in made.iterdir():
+        assert f"`{'FIGURE' if file.name in FIGURES else file.name}" in listed, file.name
 
 
 @pytest.mark.parametrize("name", ["speed-regular", "speed-star", "heterogeneity"])
