@@ -621,6 +621,11 @@ def test_labels_that_the_head_does_not_know_are_counted_aloud(fitted, tmp_path, 
         assert run(["predict", str(folder), str(new), "--file", target]) == 0
         said = f"right ({count} have a label that is none of the head's classes);"
         assert (said if count else "right;") in capsys.readouterr().err
+        assert run(["predict", str(folder), str(new), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["unknown_labels"] == count
+    new = write(tmp_path / "new.csv", table, NAMES)
+    assert run(["predict", str(folder), str(new), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unknown_labels"] is None
 
 
 def test_whole_labels_are_judged_alike_where_a_gap_made_them_floats(tmp_path, capsys):

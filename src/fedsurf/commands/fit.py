@@ -187,7 +187,7 @@ def predict(
         data: A .csv or .parquet file with columns of the same names, in any order, or an .npz file
             with the array x.
         file: Write the table into this .csv file; by default it goes to standard output.
-        json: Print JSON instead.
+        json: Print JSON instead; unknown_labels counts labels that are none of the classifier's.
     """
     if file is not None:
         _check_table(file, data)
@@ -195,7 +195,9 @@ def predict(
     x, y = read_features(data, head.features, head.weight.shape[1], head.label)
     chances = head.probabilities(x)
     labels = [head.classes[place] for place in chances.argmax(1)]
-    accuracy, hits, strange = None, [], 0
+    accuracy: float | None = None
+    strange: int | None = None
+    hits: list[bool] = []
     if y is not None:
         right = spelled_as(head.classes, y.tolist())
         hits = [str(one) == two for one, two in zip(labels, right, strict=True) if two is not None]
@@ -211,7 +213,12 @@ def predict(
         with replacing(file) as temporary, temporary.open("w", newline="") as target:
             _write_rows(target, rows)
     if json:
-        summary = {"examples": len(labels), "accuracy": accuracy, "classes": head.classes}
+        summary = {
+            "examples": len(labels),
+            "accuracy": accuracy,
+            "unknown_labels": strange,
+            "classes": head.classes,
+        }
         table = {"labels": labels, "probabilities": chances.tolist()}
         print_json({**summary, **({"file": str(file)} if file else table)})
         return
