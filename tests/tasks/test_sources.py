@@ -322,6 +322,24 @@ def test_an_npz_that_does_not_fit_is_refused(tmp_path, arrays, words):
         sources.load(str(tmp_path / "mine.npz"))
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (np.zeros(4), [0, 1, 0, 1], r"x: got shape \[4\], but it must be \[examples, features\]"),
+        (np.full((4, 2), np.nan), [0, 1, 0, 1], r"x: got a value that is NaN"),
+        (np.zeros((4, 2)), [0, 1, 0], r"y: got 3 labels, but x has 4 examples$"),
+        (np.zeros((4, 2)), [0, 2, 0, 2], r"y: got labels up to 2, but no example has the label 1:"),
+        (np.zeros((12, 2)), [0, 0, 0, 0, 0, -1] * 2, r"y: got the label -1 \(example 5\), but"),
+        (np.zeros((4, 2)), [0, 1, 0, 1], r"x: got 4 examples, of .* 4 are to train with and 0"),
+        (np.zeros((0, 2)), [], r"x: got shape \[0, 2\], but there must be at least one example"),
+    ],
+)
+def test_errors_name_the_arrays_that_are_in_the_file(tmp_path, x, y, words):
+    np.savez(tmp_path / "mine.npz", x=x, y=np.array(y))
+    with pytest.raises(ValueError, match=rf"mine\.npz: {words}"):
+        sources.load(str(tmp_path / "mine.npz"))
+
+
 def test_a_damaged_or_missing_npz_is_refused(tmp_path):
     path = tmp_path / "mine.npz"
     with pytest.raises(FileNotFoundError, match="there is no such file"):

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsurf.wording import counted
+
 Array = NDArray[Any]
 
 TEST_FRACTION = 0.2
@@ -71,6 +73,7 @@ class Dataset:
         name: str = "arrays",
         classes: int | None = None,
         test_fraction: float = TEST_FRACTION,
+        called: tuple[str, str] = ("train_x", "train_y"),
     ) -> "Dataset":
         """Make a dataset of arrays or tensors of any integer or floating type.
 
@@ -89,30 +92,45 @@ class Dataset:
             The number of classes; by default the largest label and one.
         test_fraction : float
             The share of each class that becomes the test part where none is given.
+        called : (str, str)
+            What errors call the training examples and their labels.
         """
         if (test_x is None) != (test_y is None):
             given, lacking = ("test_y", "test_x") if test_x is None else ("test_x", "test_y")
             raise ValueError(f"{lacking}: got none, but it must be given together with {given}")
-        x, y = _examples("train_x", train_x), _labels("train_y", train_y)
-        if test_x is None or test_y is None:
-            if len(x) != len(y):
-                raise ValueError(f"train_y: got {len(y)} labels, but train_x has {len(x)} examples")
-            for_test = split(y, test_fraction)
-            x, other_x, y, other_y = x[~for_test], x[for_test], y[~for_test], y[for_test]
-        else:
-            other_x, other_y = _examples("test_x", test_x), _labels("test_y", test_y)
+        x_name, y_name = called
+        x, y = _examples(x_name, train_x), _labels(y_name, train_y)
+        whole = test_x is None or test_y is None
+        if whole and len(x) != len(y):
+            raise ValueError(
+                f"{y_name}: got {counted(len(y), 'label')}, but {x_name} has "
+                f"{counted(len(x), 'example')}"
+            )
+        other_x = x[:0] if test_x is None else _examples("test_x", test_x)
+        other_y = y[:0] if test_y is None else _labels("test_y", test_y)
         if classes is None:
-            classes = 1 + max((int(part.max()) for part in (y, other_y) if part.size), default=0)
             known = np.union1d(y, other_y)
+            classes = 1 + max(known.tolist(), default=0)
             if y.size and known.min() >= 0 and len(known) < classes:
                 missing = int(np.flatnonzero(known != np.arange(len(known)))[0])
                 raise ValueError(
-                    f"train_y: got labels up to {classes - 1}, but no example has the label {missing}: "
+                    f"{y_name}: got labels up to {classes - 1}, but no example has the label {missing}: "
                     "number the classes from 0 on without gaps, or give classes"
                 )
-        return Dataset(
-            name, checksum(x, y, other_x, other_y), x, y, other_x, other_y, max(classes, 1)
-        )
+        classes = max(classes, 1)
+        if whole:
+            # Now, while the examples have the numbers that the caller knows.
+            _check_examples(x_name, x)
+            _check_labels(y_name, y, len(x), classes)
+            for_test = split(y, test_fraction)
+            x, other_x, y, other_y = x[~for_test], x[for_test], y[~for_test], y[for_test]
+            if not (len(x) and len(other_x)):
+                raise ValueError(
+                    f"{x_name}: got {counted(len(for_test), 'example')}, of which with {test_fraction:g} of "
+                    f"each class {len(x)} are to train with and {len(other_x)} to test by, but there must "
+                    "be at least one example of either"
+                )
+        return Dataset(name, checksum(x, y, other_x, other_y), x, y, other_x, other_y, classes)
 
 
 def split(labels: Array, test_fraction: float) -> Array:

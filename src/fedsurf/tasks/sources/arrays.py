@@ -38,7 +38,9 @@ def read_npz(path: Path, test_fraction: float = TEST_FRACTION) -> Dataset:
             )
         arrays = [_member(path, file, name) for name in names]
     try:
-        return Dataset.from_arrays(*arrays, name=path.name, test_fraction=test_fraction)
+        return Dataset.from_arrays(
+            *arrays, name=path.name, test_fraction=test_fraction, called=(names[0], names[1])
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
