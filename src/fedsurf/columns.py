@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -25,11 +25,15 @@ def kind_of(path: Path) -> str:
     return kind
 
 
-def read_columns(path: Path) -> dict[str, Array]:
-    """Read all columns of a .csv or .parquet file, as they are: text, or the file's own types."""
+def read_columns(path: Path, asked: Container[str] = ()) -> dict[str, Array]:
+    """Read all columns of a .csv or .parquet file, as they are: text, or the file's own types.
+
+    The index of a pandas data frame, which a .parquet file holds as columns behind the others, is left
+    out as pandas leaves it out of the columns, unless it is asked for by name.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
-    columns = _read_parquet(path) if kind_of(path) == ".parquet" else _read_csv(path)
+    columns = _read_parquet(path, asked) if kind_of(path) == ".parquet" else _read_csv(path)
     if not columns or not len(next(iter(columns.values()))):
         raise ValueError(
             f"{path}: got {counted(len(columns), 'column')} and no rows, but there must be some"
@@ -212,7 +216,7 @@ def _check_names(path: Path, columns: Mapping[str, Array]) -> None:
         )
 
 
-def _read_parquet(path: Path) -> dict[str, Array]:
+def _read_parquet(path: Path, asked: Container[str]) -> dict[str, Array]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -225,8 +229,12 @@ def _read_parquet(path: Path) -> dict[str, Array]:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{path}: damaged, or not a .parquet file ({error})") from error
+    # Of an index that is only numbered, there is a description in the place of a name.
+    index = (table.schema.pandas_metadata or {}).get("index_columns", [])
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
+        if name in index and name not in asked:
+            continue
         if pyarrow.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         columns[name] = column.to_numpy()

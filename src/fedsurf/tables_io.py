@@ -121,7 +121,7 @@ def read_features(
         name = found.replace("x", "y")
         y = _vector(path, name, arrays[name], len(x)) if name in arrays else None
     else:
-        columns = read_columns(path)
+        columns = read_columns(path, {*(names or ()), *(LABELS if label is None else [label])})
         label = label if label is not None else next((n for n in LABELS if n in columns), None)
         y = None
         if label in columns and label not in (names or ()):
@@ -144,7 +144,12 @@ def read_features(
 def _from_columns(
     path: Path, label: str | None, agent: str | None, drop: Sequence[str], test_share: float
 ) -> Labelled:
-    columns = read_columns(path)
+    asked = {
+        *(LABELS if label is None else [label]),
+        *(AGENTS if agent is None else [agent]),
+        *drop,
+    }
+    columns = read_columns(path, asked)
     for argument, name in (("label", label), ("agent", agent), *(("drop", one) for one in drop)):
         if name is not None and name not in columns:
             raise ValueError(

@@ -270,6 +270,31 @@ def test_very_many_columns_take_no_time_to_tell_apart(tmp_path):
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize("name", ["patient", None])
+def test_the_index_of_a_data_frame_is_no_column_unless_it_is_asked_for(tmp_path, capsys, name):
+    pandas = pytest.importorskip("pandas")
+    path, folder = tmp_path / "iris.parquet", tmp_path / "model"
+    frame = pandas.DataFrame(rows()).drop(columns="greenhouse")
+    frame.index = pandas.Index(np.arange(150) % 5 + 100, name=name)
+    frame.to_parquet(path)
+    read = read_labelled(path)
+    assert (read.label, read.features, read.agents) == ("kind", NAMES, None)
+    command = ["fit", str(path), "--folder", str(folder), "--json"]
+    assert run(command) == 0
+    assert json.loads(capsys.readouterr().out)["features"] == 4
+    assert run(["predict", str(folder), str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] > 0.9
+    if name is not None:
+        assert read_labelled(path, agent=name).agents.max() == 104
+        assert read_labelled(path, label=name, drop=["kind"]).y.max() == 104
+        frame.rename_axis("agent").to_parquet(path)
+        assert len(np.unique(read_labelled(path).agents)) == 5
+        frame.rename_axis("y").to_parquet(path)
+        assert read_labelled(path, label="kind").features == NAMES
+        frame.reset_index().to_parquet(path)
+        assert read_labelled(path).features == (name, *NAMES)
+
+
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "data.parquet"
