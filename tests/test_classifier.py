@@ -279,6 +279,18 @@ def test_ones_own_graph_by_ids_or_by_numbers(iris):
     assert mixed.predict(x, agent=(2, 2)).shape == (150,)
 
 
+def test_nodes_as_text_are_the_agents_of_these_numbers(iris):
+    x, y, _ = iris
+    ids = np.arange(len(y)) % 12 + 3
+    links = [(str(node), str(node + 1)) for node in range(3, 14)]
+    model = FederatedClassifier(graph=nx.Graph(links), rounds=4).fit(x, y, agents=ids)
+    assert {frozenset(map(str, link)) for link in model.graph_.edges} == set(map(frozenset, links))
+    assert set(model.graph_) == set(ids.tolist())
+    links.append((14, "14"))  # two nodes of one text
+    with pytest.raises(ValueError, match=r"graph: got 13 nodes for 12 agents"):
+        FederatedClassifier(graph=nx.Graph(links), rounds=4).fit(x, y, agents=ids)
+
+
 def test_numbers_as_text_are_the_nodes_of_these_numbers(iris):
     x, y, _ = iris
     ids = np.arange(len(y)) % 12

@@ -54,8 +54,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nodes where `graph` is a networkx graph.
     graph : str or networkx.Graph
         Who talks to whom: "regular", "ring", "erdos-renyi", "complete", "torus", "small-world",
-        "star" (through a server), or a connected graph whose nodes are the agents' ids (node 7 is
-        the agent "7", too), or 0, 1, … in the order of the sorted ids. Where a family does not
+        "star" (through a server), or a connected graph whose nodes are the agents' ids (7 and the
+        text "7" are the same), or 0, 1, … in the order of the sorted ids. Where a family does not
         exist for the number of agents, the nearest that does is taken: see
         `fedsurf.federations.family`.
     degree : int

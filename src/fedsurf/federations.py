@@ -141,22 +141,25 @@ def named_network(
 
 
 def own_network(graph: nx.Graph, ids: Sequence[Hashable]) -> Network:
-    """Return the network of one's own graph, whose nodes are the agents' ids, also as text, or numbers."""
+    """Return the network of one's own graph, whose nodes are the agents' ids, or numbers.
+
+    A number may be text in one of both, as in graphs and tables that were read from files: where no
+    text stands for two nodes or ids, that says who is who.
+    """
     check_graph(graph)
     known, numbers = set(graph), range(len(ids))
-    written = {str(node): node for node in graph}
+    written, named = {str(node): node for node in graph}, [str(one) for one in ids]
     if known == set(ids):
         order: Sequence[Hashable] = ids
-    elif len(written) == len(known) and set(written) == set(ids):
-        # Ids that are the nodes as text: in the order of text, "10" is before "2".
-        order = [written[str(one)] for one in ids]
+    elif len(written) == len(known) == len(ids) and set(written) == set(named):
+        order = [written[name] for name in named]
     elif known == set(numbers):
         order = numbers
     else:
         strange = sorted(map(repr, known ^ set(ids)))
         raise ValueError(
             f"graph: got {counted(len(graph), 'node')} for {counted(len(ids), 'agent')}, but its nodes "
-            f"must be the agents' ids, or 0 … {len(ids) - 1} in the order of these; "
+            f"must be the agents' ids, or the whole numbers 0 … {len(ids) - 1} in the order of these; "
             f"only one of both has {', '.join(strange[:3])}"
         )
     ordered = nx.Graph()
