@@ -47,7 +47,8 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
     values = _truths(values)
     try:
         # A date would become a number in whatever unit the file has.
-        numbers: Array = np.array([]) if _is_time(values) else values.astype(np.float64)
+        none = _is_time(values) or (values.dtype.kind == "O" and any(map(_is_grouped, values)))
+        numbers: Array = np.array([]) if none else values.astype(np.float64)
     except (ValueError, TypeError):
         numbers = np.array([])
     if len(numbers) != len(values):
@@ -271,7 +272,14 @@ def _is_time(values: Array) -> bool:
     return values.dtype.kind in "mM"
 
 
+def _is_grouped(value: Any) -> bool:
+    """Tell whether digits are written in groups, as 1_000: a number in Python, and in no table."""
+    return isinstance(value, str) and "_" in value
+
+
 def _is_number(value: Any) -> bool:
+    if _is_grouped(value):
+        return False
     try:
         float(value)
     except (TypeError, ValueError):

@@ -354,6 +354,13 @@ def test_quotes_may_follow_a_blank(tmp_path):
     assert (labelled.x.tolist(), labelled.y.tolist()) == ([[1.0], [2.0]], ["a, b", "c"])
 
 
+def test_digits_in_groups_are_text_as_labels_and_as_names(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("1_0.5,3_000\n1,3_000\n20,2_000\n")
+    labelled = read_labelled(path, test_share=0)
+    assert (labelled.features, labelled.y.tolist()) == (("1_0.5",), ["3_000", "2_000"])
+
+
 def test_row_numbers_are_dropped_and_left_alone(tmp_path, capsys):
     data = tmp_path / "data.csv"
     data.write_text(",x,label\n" + "".join(f"{row},{row % 3},{row % 3}\n" for row in range(30)))
@@ -387,6 +394,7 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,label\n1,a\n2,b\n", ["--drop", "z"], "drop: got 'z', but"),
         ("x,label,y\n1,a,1\n2,b,0\n", [], "label: got none, but"),
         ("x,label\n1,a\ntwo,b\n", [], "column 'x': got 'two' (row 2), but features must be"),
+        ("x,label\n1,a\n1_000,b\n", [], "column 'x': got '1_000' (row 2), but features must be"),
         ("x,label\n1,a\n,b\n", [], "column 'x': got no value in row 2"),
         ("x,label\n1,a\nnan,b\n", [], "column 'x': got nan (row 2)"),
         ("x,label\n1,a\n2,\n", [], "column 'label': got no value in row 2"),
