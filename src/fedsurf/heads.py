@@ -50,11 +50,29 @@ class Head:
 
     def write(self, folder: Path) -> None:
         """Write both files into a folder: the state dict in float32, as PyTorch's layers are."""
+        self._check_single()
         weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
         plain = {"weight": weight.float(), "bias": bias.float()}
         metadata = {name: getattr(self, name) for name in sorted(_FIELDS)}
         write_tensors(folder / LINEAR, plain, {"classes": self.classes})
         write_tensors(folder / FILE, {"weight": weight, "bias": bias}, metadata)
+
+    def _check_single(self) -> None:
+        """Raise where a weight is no number in float32, or a bias."""
+        largest = np.finfo(np.float32).max
+        wrong = np.argwhere(~(np.abs(self.weight) <= largest))
+        if wrong.size:
+            row, column = wrong[0]
+            name = column if self.features is None else repr(self.features[column])
+            raise ValueError(
+                f"weight: got {self.weight[row, column]:.2g} for feature {name}, but {LINEAR} is in "
+                f"float32, whose largest number is {largest:.2g}: give that feature in a smaller unit"
+            )
+        if not (np.abs(self.bias) <= largest).all():
+            raise ValueError(
+                f"bias: got {np.abs(self.bias).max():.2g}, but {LINEAR} is in float32, whose largest number "
+                f"is {largest:.2g}: are there features that differ by next to nothing, far from 0?"
+            )
 
     @staticmethod
     def read(path: Path) -> "Head":

@@ -643,6 +643,22 @@ def test_one_agent_whose_rows_are_all_held_out_takes_no_part(tmp_path, capsys):
     assert "1 of 2 agents takes no part, as all its rows are held out" in capsys.readouterr().err
 
 
+def test_weights_that_are_no_numbers_in_float32_are_named_and_nothing_is_written(tmp_path, capsys):
+    table = rows()
+    for row in table:
+        row[NAMES[2]] *= 1e-60
+    path, folder = write(tmp_path / "iris.csv", table, [*NAMES, "kind"]), tmp_path / "model"
+    said = failed(capsys, ["fit", path, "--folder", folder])
+    assert "for feature 'petal length', but linear.safetensors is in float32" in said
+    assert not folder.exists()
+    head = Head(np.eye(2), np.array([0.0, 1e39]), [0, 1], None, None, {})
+    with pytest.raises(ValueError, match=r"^bias: got 1e\+39, but linear"):
+        head.write(folder)
+    head = Head(np.full((2, 2), np.nan), np.zeros(2), [0, 1], None, None, {})
+    with pytest.raises(ValueError, match=r"^weight: got nan for feature 0, but linear"):
+        head.write(folder)
+
+
 def test_labels_that_the_head_does_not_know_are_counted_aloud(fitted, tmp_path, capsys):
     folder, data = fitted
     table = read(data)
