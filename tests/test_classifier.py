@@ -337,6 +337,9 @@ def test_wrong_settings_are_named(iris, settings, message):
         ({"agents": [1, *["a"] * 149]}, "agents: got ids of different"),
         ({"agents": ["a", np.nan, *["b"] * 148]}, "agents: got no id for row 1"),
         ({"y": np.array(["a", None, "b"] * 50, dtype=object)}, "y: got no label for row 1 .50 in"),
+        ({"y": ["a", np.nan, "b"] * 50}, "y: got no label for row 1 .50 in"),
+        ({"y": [1, None, 2] * 50}, "y: got no label for row 1 .50 in"),
+        ({"y": np.array([1.0, np.nan, 2.0] * 50)}, "y: got no label for row 1 .50 in"),
         ({"y": np.array(["a", 1, "b"] * 50, dtype=object)}, "y: got labels of different kinds"),
         ({"y": np.array([b"a", b"b"] * 75)}, "^Support for labels represented as bytes"),
         ({"y": ["same"] * 150}, r"y: got one class only \('same'\)"),
@@ -421,6 +424,9 @@ def test_data_frames_are_taken_by_position_and_known_by_their_columns(iris, kind
     assert np.array_equal(model.predict(frame), plain.predict(x))
     with pytest.raises(ValueError, match="same order"):
         model.predict(frame[["d", "c", "b", "a"]])
+    unknown = pandas.Series([None, *y[1:]], dtype=kind)
+    with pytest.raises(ValueError, match=r"y: got no label for row 0 \(1 in all"):
+        FederatedClassifier().fit(frame, unknown, agents=ids)
 
 
 def test_clones_and_pickles_are_the_same(iris):

@@ -21,6 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.checks import check_whole
+from fedsurf.columns import missing_in
 from fedsurf.federations import (
     Array,
     deal,
@@ -151,6 +152,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
+        _check_no_label_missing(y)
         x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
         _check_labels(y)
         self._check_numbers()
@@ -339,16 +341,25 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _matrix(weights, head), np.stack(staged), trajectory
 
 
+def _check_no_label_missing(y: Any) -> None:
+    """Raise where a label is None, NaN or pandas' NA; empty text is a label like any other."""
+    # As it was given: where some of a list is text, NumPy makes text of all, of a NaN too.
+    given = np.asarray(y, dtype=object)
+    if given.ndim != 1:
+        return
+    text = np.array([isinstance(label, str) for label in given], dtype=bool)
+    missing = np.flatnonzero(missing_in(given) & ~text)
+    if missing.size:
+        raise ValueError(
+            f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
+        )
+
+
 def _check_labels(y: Array) -> None:
-    """Raise unless labels are there, and of one kind."""
+    """Raise unless labels are of one kind."""
     try:
         check_classification_targets(y)
     except TypeError as error:
-        missing = np.flatnonzero([label is None for label in y])
-        if missing.size:
-            raise ValueError(
-                f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
-            ) from error
         if len({type(label) for label in y}) == 1:  # of a kind that scikit-learn names, as bytes
             raise
         raise ValueError(
