@@ -279,6 +279,13 @@ def test_a_loaded_run_has_the_best_parameters_and_its_configuration(whole, data)
         assert not torch.equal(found, drawn)
 
 
+def test_a_folder_may_be_given_as_text(whole, data, tmp_path):
+    short = replace(CONFIG, surf=replace(CONFIG.surf, steps=1))
+    Experiment(short, data).train(str(tmp_path / "run"))
+    assert Experiment.load(str(tmp_path / "run"), data).config == short
+    assert Experiment.load(str(whole[0]), data).config == CONFIG
+
+
 @pytest.mark.parametrize(
     ("config", "way"),
     [

@@ -67,6 +67,14 @@ def test_results_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.Mon
         Study(replace(SMALL, rounds=7), tmp_path).run(DGD)
 
 
+def test_folders_may_be_given_as_text(tmp_path: Path) -> None:
+    first = Study(SMALL, str(tmp_path)).run(DGD)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+    with pytest.raises(CheckpointError, match="nowhere: there is no such run folder"):
+        Study(SMALL).run(Entrant("U-DGD", run=str(tmp_path / "nowhere")))
+
+
 def test_a_damaged_cache_is_computed_again(tmp_path: Path) -> None:
     first = Study(SMALL, tmp_path).run(DGD)
     (file,) = tmp_path.iterdir()

@@ -106,13 +106,13 @@ class Experiment:
         ]
 
     def train(
-        self, path: Path, *, resume: bool = False, observers: Sequence[Observer] = ()
+        self, path: str | Path, *, resume: bool = False, observers: Sequence[Observer] = ()
     ) -> dict[str, Any]:
         """Meta-train the optimizer into a run folder, and leave the best one in `self.optimizer`.
 
         Parameters
         ----------
-        path : Path
+        path : str or Path
             The run folder. It must be new, unless resuming.
         resume : bool
             Go on from the newest state in the folder, to the same bits as without interruption.
@@ -126,8 +126,8 @@ class Experiment:
             The metadata of the best optimizer: configuration, rule, validation.
         """
         self._check_batches()
-        with only_one(path):
-            folder = RunFolder(path)
+        folder = RunFolder(Path(path))
+        with only_one(folder.path):
             begun = not folder.is_new()
             open_run(folder, self.config, resume=resume)
             if begun:
@@ -142,13 +142,13 @@ class Experiment:
             return meta_train(training, folder, to_dict(self.config), observers)
 
     @staticmethod
-    def load(path: Path, features: Features | None = None) -> "Experiment":
+    def load(path: str | Path, features: Features | None = None) -> "Experiment":
         """Load a run: its experiment, with the best meta-trained parameters in the optimizer.
 
         `features` are used instead of those that the configuration names, which must be what they were
         when the run began.
         """
-        folder = RunFolder(path)
+        folder = RunFolder(Path(path))
         config = read_experiment_config(folder)
         check_trained_with(folder, to_dict(config))
         experiment = Experiment(config, features)

@@ -48,8 +48,9 @@ class Head:
         found: Array = softmax(x @ self.weight.T + self.bias, axis=1)
         return found
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str | Path) -> None:
         """Write both files into a folder: the state dict in float32, as PyTorch's layers are."""
+        folder = Path(folder)
         self._check_single()
         weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
         plain = {"weight": weight.float(), "bias": bias.float()}
@@ -75,8 +76,9 @@ class Head:
             )
 
     @staticmethod
-    def read(path: Path) -> "Head":
+    def read(path: str | Path) -> "Head":
         """Read a head from its file, or from the folder that holds it."""
+        path = Path(path)
         path = path / FILE if path.is_dir() else path
         metadata, tensors = read_metadata(path), read_new_tensors(path)
         if set(metadata) != _FIELDS or set(tensors) != {"weight", "bias"}:

@@ -36,7 +36,7 @@ def write_report(
                 "method": entrant.method,
                 "settings": dict(entrant.settings),
                 "run": None if entrant.run is None else str(entrant.run),
-                "pretrained": entrant.pretrained,
+                "pretrained": None if entrant.pretrained is None else str(entrant.pretrained),
                 "batch_size": entrant.batch_size,
                 **score.to_dict(),
             }

@@ -74,9 +74,9 @@ class Entrant:
         The name of a classical method.
     settings : mapping
         Its settings.
-    run : Path or None
+    run : str, Path or None
         The folder of a trained optimizer.
-    pretrained : str or None
+    pretrained : str, Path or None
         The name or the file of a pretrained optimizer.
     rounds : int or None
         How many rounds a pretrained optimizer is given; 20 where None.
@@ -87,8 +87,8 @@ class Entrant:
     label: str
     method: str | None = None
     settings: Settings = field(default_factory=dict)
-    run: Path | None = None
-    pretrained: str | None = None
+    run: str | Path | None = None
+    pretrained: str | Path | None = None
     rounds: int | None = None
     batch_size: int | None = None
 
@@ -100,14 +100,14 @@ class Study:
     ----------
     config : StudyConfig
         On what they are compared.
-    cache : Path or None
+    cache : str, Path or None
         A folder for results; what is there is not computed again.
     features : Features or None
         The data set's features, if they are at hand already.
     """
 
     def __init__(
-        self, config: StudyConfig, cache: Path | None = None, features: Features | None = None
+        self, config: StudyConfig, cache: str | Path | None = None, features: Features | None = None
     ) -> None:
         for name in ("rounds", "tasks"):
             if getattr(config, name) < 1:
@@ -117,7 +117,7 @@ class Study:
         if len(set(config.seeds)) < len(config.seeds):
             raise ValueError(f"seeds: got {config.seeds}, but each must be another one")
         self.config = config
-        self.cache = cache
+        self.cache = None if cache is None else Path(cache)
         self.start = Start(0.0, config.initial_deviation)
         self._given = features
         self._tasks: dict[int, list[Task]] = {}
@@ -257,7 +257,7 @@ class Study:
                     f"{counted(self.model.features, 'feature')} and {self.model.classes} classes ({error})"
                 ) from error
             self._check_run(entrant.run, experiment.config)
-            experiment.check_data(RunFolder(entrant.run))
+            experiment.check_data(RunFolder(Path(entrant.run)))
             shift = experiment.config.network.shift
             network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
@@ -279,7 +279,7 @@ class Study:
         algorithm = method.make(self.model, self.start, settings)
         return algorithm, self.network(seed), self.config.rounds
 
-    def _check_run(self, run: Path, config: ExperimentConfig) -> None:
+    def _check_run(self, run: str | Path, config: ExperimentConfig) -> None:
         """Raise unless a trained optimizer can be compared fairly: same data, start, kind of network."""
         mine = {
             "data": _deciding(self.config.data),
@@ -311,7 +311,7 @@ class Study:
             return {"pretrained": optimizer, "rounds": entrant.rounds, **batches}
         if entrant.run is None:
             return {"method": entrant.method, "settings": dict(entrant.settings)}
-        folder = RunFolder(entrant.run)
+        folder = RunFolder(Path(entrant.run))
         check_trained_with(folder, to_dict(read_experiment_config(folder)))
         with folder.best.open("rb") as file:
             return {"run": hashlib.file_digest(file, "sha256").hexdigest()}

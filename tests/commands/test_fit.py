@@ -91,7 +91,7 @@ def test_fit_leaves_a_complete_folder(fitted):
     trajectory = read(folder / "trajectory.csv")
     assert [int(row["rounds"]) for row in trajectory] == list(range(2, 21, 2))
     assert float(trajectory[-1]["test_accuracy"]) == config["result"]["test_accuracy"] > 0.8
-    head = Head.read(folder)
+    head = Head.read(str(folder))
     assert head.classes == ["setosa", "versicolor", "virginica"]
     assert head.features == list(NAMES)
 

@@ -128,6 +128,9 @@ def test_features_of_ones_own_pass_as_images_do(tmp_path):
     assert made.train_x.shape == (30, 3)
     assert made.test_x.shape == (20, 3)
     assert load_features(replace(config, backbone="none")).train_x.shape == (30, 6)
+    assert replace(config, source=tmp_path / "mine.npz", folder=str(tmp_path)) == replace(
+        config, folder=tmp_path
+    )
     with pytest.raises(ValueError, match="holds features, not images"):
         load_features(replace(config, backbone="own"), module=Counting())
 

@@ -70,6 +70,12 @@ class FeatureConfig:
     test_fraction: float = TEST_FRACTION
     """The share of each class that becomes the test part of an .npz file without one."""
 
+    def __post_init__(self) -> None:
+        # A path may be given as text and the other way round: configurations must stay comparable.
+        object.__setattr__(self, "source", str(self.source))
+        if self.folder is not None:
+            object.__setattr__(self, "folder", Path(self.folder))
+
 
 def load_features(
     config: FeatureConfig = FeatureConfig(),  # noqa: B008 - frozen
