@@ -439,8 +439,22 @@ def test_a_batch_larger_than_an_agents_data_becomes_all_of_it() -> None:
     few = replace(SMALL, task=replace(SMALL.task, train_examples=4))
     wanted = Study(few).run(replace(DGD, settings={"step_size": 0.3, "batch_size": 10}))
     assert same(wanted, Study(few).run(DGD))
+    assert same(Study(few).run(replace(DGD, settings={"step_size": 0.3})), Study(few).run(DGD))
     tuned = Study(few).tune(method_named("dgd"), TuneConfig(trials=2, tasks=1, rounds=2))
     assert {trial.settings["batch_size"] for trial in tuned.trials} == {None}
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        ({}, "nothing to run"),
+        ({"method": "dgd", "pretrained": "softmax-head"}, "method and pretrained"),
+        ({"run": "run", "pretrained": "softmax-head"}, "run and pretrained"),
+    ],
+)
+def test_an_entrant_is_one_thing(given: dict[str, str], got: str) -> None:
+    with pytest.raises(ValueError, match=f"entrant: got 'X' with {got}, but it must have one of"):
+        Study(SMALL).run(Entrant("X", **given))  # type: ignore[arg-type]
 
 
 class BreaksAt33(DGDAlgorithm):

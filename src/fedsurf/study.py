@@ -92,6 +92,16 @@ class Entrant:
     rounds: int | None = None
     batch_size: int | None = None
 
+    def __post_init__(self) -> None:
+        given = [
+            name for name in ("method", "run", "pretrained") if getattr(self, name) is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                f"entrant: got {self.label!r} with {' and '.join(given) or 'nothing to run'}, but it must "
+                "have one of method, run and pretrained"
+            )
+
 
 class Study:
     """Runs entrants on the same tasks.
@@ -241,11 +251,12 @@ class Study:
         return accuracy
 
     def settled(self, entrant: Entrant) -> Entrant:
-        """Return an entrant with the settings that it runs with: batches that all agents can fill."""
+        """Return an entrant with all settings that it runs with, and batches that all agents can fill."""
         if entrant.method is None:
             return entrant
         tasks = [task for seed in self.config.seeds for task in self.test_tasks(seed)]
-        return replace(entrant, settings=with_batches_that_fit(entrant.settings, tasks))
+        settings = {**method_named(entrant.method).defaults, **entrant.settings}
+        return replace(entrant, settings=with_batches_that_fit(settings, tasks))
 
     def _prepare(self, entrant: Entrant, seed: int) -> tuple[Algorithm, Network, int]:
         if entrant.run is not None:
@@ -265,16 +276,12 @@ class Study:
             optimizer = pretrained.load(entrant.pretrained, argument="pretrained")
             unrolled = optimizer.on(self.model, entrant.rounds, batch_size=entrant.batch_size)
             return unrolled, self.network(seed), unrolled.steps
-        if entrant.method is None:
-            raise ValueError(
-                f"entrant: got {entrant.label!r} with neither a method nor a trained optimizer"
-            )
         if self.config.network.shift == "laplacian":
             raise ValueError(
                 f"network.shift: got 'laplacian', which does not average, but {entrant.method} mixes "
                 "averages: use 'metropolis' or 'adjacency'"
             )
-        method = method_named(entrant.method)
+        method = method_named(str(entrant.method))
         settings = self.settled(entrant).settings
         algorithm = method.make(self.model, self.start, settings)
         return algorithm, self.network(seed), self.config.rounds
