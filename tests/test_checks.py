@@ -1,10 +1,11 @@
-"""Arguments that are no numbers are named, wherever numbers are wanted."""
+"""Arguments that are no numbers, or not the objects that are wanted, are named."""
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 from drawn import seeded
+from experiments import CONFIG, features
 
 from fedsurf.algorithms import (
     DGD,
@@ -15,19 +16,33 @@ from fedsurf.algorithms import (
     Ridge,
     Start,
 )
-from fedsurf.models import SoftmaxHead
+from fedsurf.comparison import evaluate
+from fedsurf.evaluation import run
+from fedsurf.experiment import Experiment
+from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import (
     GraphConfig,
     LeavingNetwork,
     LossyNetwork,
     Network,
+    NetworkConfig,
     StaleNetwork,
     StarNetwork,
     make_graph,
+    make_network,
 )
+from fedsurf.pretrained import load
+from fedsurf.randomness import generator
+from fedsurf.study import Study, StudyConfig
+from fedsurf.tasks.distribution import TaskConfig, meta_tasks
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.features import FeatureConfig, load_features
 from fedsurf.tasks.partition import DirichletAgents
+from fedsurf.tasks.task import Task
 
 HEAD = SoftmaxHead(3, 2)
+DIGITS = features()
+EXAMPLES = Examples(torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.int64))
 RING = Network(nx.cycle_graph(5))
 
 
@@ -79,11 +94,68 @@ def test_what_is_no_number_is_named(argument, make, value):
         ("degree", regular),
         ("iterations", lambda value: LocalOnly(HEAD, iterations=value)),
         ("bits", lambda value: DFedAvgM(HEAD, bits=value)),
+        ("features", lambda value: SoftmaxHead(value, 2)),
+        ("classes", lambda value: Task(EXAMPLES, EXAMPLES, value)),
+        ("batch_size", lambda value: EXAMPLES.draw(value, seeded(0))),
+        ("agents", lambda value: meta_tasks(DIGITS, TaskConfig(agents=value))),
+        ("components", lambda value: load_features(FeatureConfig("digits", components=value))),
+        ("tasks", lambda value: Study(StudyConfig(tasks=value))),
+        ("tasks", lambda value: Experiment(CONFIG, DIGITS).test_tasks(value)),
+        ("rounds", lambda value: evaluate(Experiment(CONFIG, DIGITS), rounds=[value])),
     ],
 )
 def test_what_is_no_whole_number_is_named(argument, make, value):
     with pytest.raises(TypeError, match=rf"^{argument}: got .* but it must be a whole number"):
         make(value)
+
+
+@pytest.mark.parametrize("value", ["a", 1.5, None])
+def test_seeds_that_are_no_whole_numbers_are_named(value):
+    with pytest.raises(TypeError, match=r"^seed: got .* but it must be a whole number"):
+        generator(value, "task")
+
+
+@pytest.mark.parametrize("value", ["digits", 3, None, np.zeros((2, 2))])
+@pytest.mark.parametrize(
+    ("argument", "make", "wanted"),
+    [
+        ("config", Experiment, "an ExperimentConfig"),
+        ("config", Study, "a StudyConfig"),
+        ("config", load_features, "a FeatureConfig"),
+        ("features", lambda value: meta_tasks(value, TaskConfig()), "Features"),
+        ("config", lambda value: meta_tasks(DIGITS, value), "a TaskConfig"),
+        ("config", lambda value: make_network(value, 4, seeded(0)), "a NetworkConfig"),
+        (
+            "config.graph",
+            lambda value: make_network(NetworkConfig(value), 4, seeded(0)),
+            "a GraphConfig",
+        ),
+        ("generator", lambda value: make_network(NetworkConfig(), 4, value), "a torch.Generator"),
+        ("graph", Network, "a networkx graph"),
+        ("module", ModuleModel, "an nn.Module"),
+        ("train", lambda value: Task(value, EXAMPLES, 2), "Examples"),
+        ("train.x", lambda value: Task(Examples(value, EXAMPLES.y), EXAMPLES, 2), "a torch tensor"),
+        ("xs", lambda value: Examples.pad([value], [EXAMPLES.y[0]]), "a list of torch tensors"),
+        ("experiment", evaluate, "an Experiment"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(argument, make, wanted, value):
+    shown = "ndarray" if isinstance(value, np.ndarray) else repr(value)
+    with pytest.raises(TypeError, match=f"^{argument}: got {shown}, but it must be {wanted}"):
+        make(value)
+
+
+def test_other_arguments_that_python_itself_would_complain_of_are_named():
+    with pytest.raises(TypeError, match=r"^name: got 3, but it must be one of softmax-head, or"):
+        load(3)
+    with pytest.raises(TypeError, match=r"^rounds: got 20, but it must be a list of whole"):
+        evaluate(Experiment(CONFIG, DIGITS), rounds=20)
+    with pytest.raises(ValueError, match=r"^xs: got no agents"):
+        Examples.pad([], [])
+    with pytest.raises(ValueError, match=r"^xs: got examples of shape \[4\], but .* shape \[3\]"):
+        Examples.pad([torch.zeros(2, 3), torch.zeros(2, 4)], [EXAMPLES.y[0]] * 2)
+    with pytest.raises(ValueError, match=r"^record: got none of the steps 0 to 2"):
+        run(DGD(HEAD), Task(EXAMPLES, EXAMPLES, 2), Network(nx.path_graph(2)), 2, record=[])
 
 
 def test_numbers_of_numpy_and_torch_are_numbers():

@@ -1,6 +1,7 @@
-"""What arguments everywhere must be: numbers, whole ones where nothing else makes sense."""
+"""What arguments everywhere must be: numbers, whole ones where nothing else makes sense, or objects."""
 
 from numbers import Integral, Real
+from types import UnionType
 
 from torch import Tensor
 
@@ -10,6 +11,14 @@ def check_whole(value: object, argument: str, otherwise: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         also = f",{otherwise}" if otherwise else ""
         raise TypeError(f"{argument}: got {value!r}, but it must be a whole number{also}")
+
+
+def check_kind(value: object, kind: type | UnionType, argument: str, wanted: str) -> None:
+    """Raise unless a value is of a kind, where a missing attribute would be the error otherwise."""
+    if not isinstance(value, kind):
+        plain = value is None or isinstance(value, str | Real)
+        shown = repr(value)[:60] if plain else type(value).__name__
+        raise TypeError(f"{argument}: got {shown}, but it must be {wanted}")
 
 
 def check_number(value: object, argument: str) -> None:

@@ -4,7 +4,7 @@ Every method gets the same tasks, the same W_0, the same network and the same me
 tuned, for each number of rounds that it is given, on tasks of the validation pool.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.evaluation import Trajectories, recorded_steps, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.network import Network
@@ -151,7 +152,10 @@ def evaluate(
     progress: Progress = _silent,
 ) -> Comparison:
     """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks."""
+    check_kind(experiment, Experiment, "experiment", "an Experiment")
+    check_kind(rounds, Iterable, "rounds", "a list of whole numbers")
     for count in rounds:
+        check_whole(count, "rounds")
         if count < 1:
             raise ValueError(f"rounds: got {count}, but DGD takes at least 1")
     test, tuning = experiment.test_tasks(tasks), experiment.tuning_tasks(tuning_tasks)

@@ -150,6 +150,10 @@ def run(
             records.append((rounds, floats, *[float("nan")] * 5))
         else:
             records.append(_record(algorithm.model, state, task, network, weighting))
+    if not records:
+        raise ValueError(
+            f"record: got none of the steps 0 to {steps}, but there must be at least one"
+        )
     columns = zip(*records, strict=True)
     return Trajectory(
         **{

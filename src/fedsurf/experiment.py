@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.configuration import to_dict
 from fedsurf.files import CheckpointError, only_one
 from fedsurf.models import SoftmaxHead
@@ -55,6 +56,9 @@ class Experiment:
     """Builds what a configuration names, each part when it is first asked for."""
 
     def __init__(self, config: ExperimentConfig, features: Features | None = None) -> None:
+        check_kind(
+            config, ExperimentConfig, "config", "an ExperimentConfig, as fedsurf.preset returns"
+        )
         self.config = config
         self._given = features
 
@@ -99,6 +103,7 @@ class Experiment:
         return self._draw(self.tasks.validation, "tuning-task", count)
 
     def _draw(self, distribution: TaskDistribution, name: str, count: int) -> list[Task]:
+        check_whole(count, "tasks")
         if count < 1:
             raise ValueError(f"tasks: got {count}, but there must be at least 1")
         return [

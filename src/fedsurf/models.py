@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.tasks.examples import Examples
 
 
@@ -89,6 +90,8 @@ class SoftmaxHead(Model):
     """
 
     def __init__(self, features: int, classes: int) -> None:
+        check_whole(features, "features")
+        check_whole(classes, "classes")
         if features < 1 or classes < 1:
             raise ValueError(
                 f"features, classes: got {features} and {classes}, but both must be at least 1"
@@ -180,6 +183,7 @@ class ModuleModel(Model):
     def __init__(
         self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor] | None = None
     ) -> None:
+        check_kind(module, nn.Module, "module", "an nn.Module")
         self._module = module
         self._loss = cross_entropy if loss is None else loss
         # An empty parameter stays the module's own.

@@ -21,7 +21,7 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
     *path : str or int
         What the randomness is for, e.g. `"task", 17`. Different paths are independent.
     """
-    key = "/".join([str(int(seed)), *(_key(part) for part in path)])
+    key = "/".join([str(_whole(seed, "seed")), *(_key(part) for part in path)])
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     fresh = torch.Generator()
     fresh.manual_seed(int.from_bytes(digest, "little") >> 1)
@@ -32,7 +32,15 @@ def _key(part: str | int) -> str:
     """Name a part such that different paths never have the same key."""
     if isinstance(part, str):
         return "str:" + part.replace("\\", "\\\\").replace("/", "\\/")
-    return f"int:{operator.index(part)}"
+    return f"int:{_whole(part, 'path')}"
+
+
+def _whole(value: int, argument: str) -> int:
+    """Return a number of Python, NumPy or torch as Python's, or raise if it is not whole."""
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{argument}: got {value!r}, but it must be a whole number") from error
 
 
 def numpy_generator(source: torch.Generator) -> np.random.Generator:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedsurf import pretrained
 from fedsurf.algorithms import Algorithm, Start
 from fedsurf.algorithms.centralised import Centralised
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_config
@@ -119,7 +120,9 @@ class Study:
     def __init__(
         self, config: StudyConfig, cache: str | Path | None = None, features: Features | None = None
     ) -> None:
+        check_kind(config, StudyConfig, "config", "a StudyConfig")
         for name in ("rounds", "tasks"):
+            check_whole(getattr(config, name), name)
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
         if not config.seeds:

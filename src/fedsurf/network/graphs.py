@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import networkx as nx
 import torch
 
-from fedsurf.checks import check_number, check_whole
+from fedsurf.checks import check_kind, check_number, check_whole
 from fedsurf.randomness import next_seed
 from fedsurf.wording import counted
 
@@ -81,6 +81,7 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
 
 def check_graph(graph: nx.Graph) -> nx.Graph:
     """Return `graph` with its nodes numbered 0, 1, … in their order, or raise if it cannot serve."""
+    check_kind(graph, nx.Graph, "graph", "a networkx graph")
     if graph.is_directed() or graph.is_multigraph():
         raise ValueError("graph: got a directed or multigraph, but links are simple and undirected")
     nodes: list[Hashable] = list(graph)

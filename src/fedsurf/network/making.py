@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedsurf.checks import check_kind
 from fedsurf.network.faults import FaultConfig, with_faults
 from fedsurf.network.graphs import GraphConfig, make_graph
 from fedsurf.network.network import Network, StarNetwork
@@ -27,6 +28,9 @@ class NetworkConfig:
 
 def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
     """Build the network that `config` describes, its random graph drawn from `generator`."""
+    check_kind(config, NetworkConfig, "config", "a NetworkConfig")
+    check_kind(config.graph, GraphConfig, "config.graph", "a GraphConfig")
+    check_kind(generator, torch.Generator, "generator", "a torch.Generator")
     return with_faults(_without_faults(config, agents, generator), config.faults, generator)
 
 

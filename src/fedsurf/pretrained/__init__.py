@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from fedsurf.checks import check_kind
 from fedsurf.configuration import from_dict
 from fedsurf.files import CheckpointError, read_metadata, read_tensors
 from fedsurf.randomness import generator
@@ -110,12 +111,11 @@ def _file(
 ) -> AbstractContextManager[Path]:
     if isinstance(name, str) and name in names:
         return as_file(files(__name__) / f"{name}.safetensors")
+    wanted = f"one of {', '.join(names)}, or the path of a .safetensors file"
+    check_kind(name, str | Path, argument, wanted)
     path = Path(name)
     if path.suffix != ".safetensors":
-        raise ValueError(
-            f"{argument}: got {str(name)!r}, but it must be one of {', '.join(names)}, "
-            "or the path of a .safetensors file"
-        )
+        raise ValueError(f"{argument}: got {str(name)!r}, but it must be {wanted}")
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file")
     return nullcontext(path)

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.randomness import generator as seeded
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import Features
@@ -86,7 +87,10 @@ class TaskDistribution:
             raise ValueError(
                 f"y: got shape {list(y.shape)}, but the pool has {len(x)} examples, each with a label"
             )
+        check_whole(classes, "classes")
+        check_kind(config, TaskConfig, "config", "a TaskConfig")
         for name in ("agents", "train_examples", "test_examples"):
+            check_whole(getattr(config, name), name)
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
         fewest = config.fewest_train_examples
@@ -204,6 +208,7 @@ def meta_tasks(
     Meta-test tasks use the data set's own test part. Its training part is divided at random, class
     by class: `validation_share` of it for the validation tasks, the rest for meta-training.
     """
+    check_kind(features, Features, "features", "Features, as fedsurf.load_features returns")
     if not 0 < validation_share < 1:
         raise ValueError(
             f"validation_share: got {validation_share}, but it must be between 0 and 1"

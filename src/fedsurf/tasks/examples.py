@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_kind, check_whole
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -57,6 +59,7 @@ class Examples:
         Each agent draws its own; the result has no padding. `argument` is what an error calls the
         size.
         """
+        check_whole(size, argument)
         smallest = int(self.counts.min())
         if not 1 <= size <= smallest:
             raise ValueError(
@@ -92,8 +95,18 @@ class Examples:
     @staticmethod
     def pad(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> "Examples":
         """Stack one `[examples, features]` and one `[examples]` tensor per agent, padding with zeros."""
+        if not len(xs):
+            raise ValueError("xs: got no agents, but there must be at least one")
         if len(xs) != len(ys):
             raise ValueError(f"ys: got labels of {len(ys)} agents, but xs has {len(xs)} agents")
+        for one, other in zip(xs, ys, strict=True):
+            check_kind(one, Tensor, "xs", "a list of torch tensors")
+            check_kind(other, Tensor, "ys", "a list of torch tensors")
+            if one.shape[1:] != xs[0].shape[1:]:
+                raise ValueError(
+                    f"xs: got examples of shape {list(one.shape[1:])}, but those of the first agent have "
+                    f"shape {list(xs[0].shape[1:])}"
+                )
         sizes = [len(y) for y in ys]
         if [len(x) for x in xs] != sizes:
             raise ValueError(

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.files import CheckpointError, read_metadata, read_tensors, write_tensors
 from fedsurf.tasks import sources
 from fedsurf.tasks.backbones import Backbone, Pixels, backbone
@@ -98,6 +99,7 @@ def load_features(
         Whether to read and write the features of deep backbones under `features` in the folder of
         FEDSURF_HOME, or else in the user's cache.
     """
+    check_kind(config, FeatureConfig, "config", "a FeatureConfig")
     dataset = sources.load(config.source, config.folder, test_fraction=config.test_fraction)
     return features_of(dataset, config, module=module, progress=progress, cache=cache)
 
@@ -111,6 +113,8 @@ def features_of(
     cache: bool = True,
 ) -> Features:
     """Do the same for a dataset at hand; `config.source` and `config.folder` are not looked at."""
+    if config.components is not None:
+        check_whole(config.components, "components", " or None")
     if config.components is not None and config.components < 1:
         raise ValueError(f"components: got {config.components}, but it must be at least 1, or none")
     chosen = backbone(config.backbone, image_size=config.image_size, module=module)

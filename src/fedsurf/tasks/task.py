@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.tasks.examples import Examples
 
 AgentWeighting = Literal["uniform", "examples"]
@@ -29,6 +30,7 @@ class Task:
     classes: int
 
     def __post_init__(self) -> None:
+        check_whole(self.classes, "classes")
         if self.classes < 1:
             raise ValueError(f"classes: got {self.classes}, but a task has at least one class")
         for name, part in (("train", self.train), ("test", self.test)):
@@ -73,7 +75,10 @@ class Task:
 
 
 def _check(name: str, part: Examples, classes: int) -> None:
+    check_kind(part, Examples, name, "Examples")
     x, y, mask = part.x, part.y, part.mask
+    check_kind(x, Tensor, f"{name}.x", "a torch tensor")
+    check_kind(y, Tensor, f"{name}.y", "a torch tensor")
     if x.dim() < 3 or not x.is_floating_point():
         raise ValueError(
             f"{name}.x: got {x.dtype} of shape {list(x.shape)}, "
