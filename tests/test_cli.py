@@ -3,6 +3,7 @@
 import itertools
 import json
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +249,8 @@ def test_the_package_runs_as_a_module(capsys, monkeypatch):
     [
         (["train", "smoke"], "--resume goes on"),
         (["compare", "digits"], "the same command goes on"),
+        (["tune", "digits", "--file", "tuned.json"], "the same command goes on from there"),
+        (["tune", "digits", "--file", "tuned.json", "--methods", "dgd"], ""),
         (["fit", "data.csv"], ""),
     ],
 )
@@ -257,10 +260,28 @@ def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command
 
     monkeypatch.setattr(cli.app, "cli", interrupt)
     assert run(command) == 130
-    error = capsys.readouterr().err.replace("\n", "")
+    error = capsys.readouterr().err
     assert error.startswith("interrupted")
+    assert error.count("\n") == 1
     assert said in error
     assert ("goes on" in error) == bool(said)
+
+
+def test_a_second_interruption_is_no_traceback(monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.app, "cli", interrupt)
+    monkeypatch.setattr(cli.err, "print", interrupt)
+    monkeypatch.setattr("sys.argv", ["fedsurf", "demo"])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize("arguments", [["evaluate"], ["evaluate", "run", "--rounds"]])

@@ -7,7 +7,9 @@ and errors to standard error. Each command is a file in `commands`.
 
 import logging
 import os
+import signal
 import sys
+from contextlib import suppress
 
 import tyro
 from rich.logging import RichHandler
@@ -48,6 +50,9 @@ COMMANDS = (
 )
 """In the order in which help lists them."""
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 app = tyro.extras.SubcommandApp()
 for _command in COMMANDS:
     app.command(_command)
@@ -61,7 +66,10 @@ def main() -> None:
         format="%(message)s",
         handlers=[RichHandler(console=err, show_time=False, show_path=False)],
     )
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:  # whoever presses Ctrl-C twice wants no traceback of the exit
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -78,8 +86,9 @@ def run(arguments: list[str]) -> int:
         )
         sys.stdout.flush()
     except KeyboardInterrupt:
-        err.print(f"interrupted{_what_is_kept(arguments)}", highlight=False)
-        return 130
+        with suppress(KeyboardInterrupt):
+            err.print(f"interrupted{_what_is_kept(arguments)}", highlight=False, soft_wrap=True)
+        return INTERRUPTED
     except BrokenPipeError:  # who reads standard output has enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -101,6 +110,8 @@ def _what_is_kept(arguments: list[str]) -> str:
         case ["train" | "pretrain" | "pretrain-modules" | "reproduce"]:
             return f"{kept} with --resume goes on from there"
         case ["ablation" | "compare" | "demo"]:
+            return f"{kept} goes on from there"
+        case ["tune"] if "--methods" not in arguments:  # those that are named are tuned again
             return f"{kept} goes on from there"
     return ""
 
