@@ -201,6 +201,22 @@ def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     assert [folder.name for folder in tmp_path.iterdir()] == ["state"]
 
 
+@pytest.mark.parametrize("make", [new_folder, filled_folder])
+def test_a_folder_that_another_process_made_meanwhile_is_named(tmp_path, make):
+    path = tmp_path / "state"
+
+    def write_late():
+        with make(path) as temporary:
+            (temporary / "file").write_text("late")
+            path.mkdir()
+            (path / "file").write_text("early")
+
+    with pytest.raises(FileExistsError, match=r"state: another process has made this folder"):
+        write_late()
+    assert [file.read_text() for file in tmp_path.rglob("file")] == ["early"]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["state"]
+
+
 def test_json_that_is_damaged_or_missing_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "x.json"
     with pytest.raises(CheckpointError, match=r"x\.json: there is no such file"):

@@ -108,7 +108,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         for file in temporary.iterdir():
             _flush(file)
         temporary.chmod(0o755)
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except OSError as error:
+            if not path.exists():
+                raise
+            raise FileExistsError(
+                f"{path}: another process has made this folder meanwhile; choose another"
+            ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
