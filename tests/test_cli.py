@@ -80,6 +80,15 @@ def test_train_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert result["validation"]["step"] in (3, 6)
 
 
+def test_a_folder_with_blanks_and_colons_is_shown_as_it_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = ["--surf.steps", "1", "--surf.validation-tasks", "1"]
+    assert run(["train", "smoke", "--folder", "my run:ok:", *one]) == 0
+    assert capsys.readouterr().out.endswith("Next: fedsurf evaluate 'my run:ok:'\n")
+
+
 def test_json_is_valid_even_where_an_error_is_infinite(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,8 +13,9 @@ from threadpoolctl import threadpool_limits
 SMALL = 50_000_000
 """Parameters of an optimizer below which one thread is fastest."""
 
-# Without markup: what stands in brackets may be a user's file.
-out, err = Console(markup=False), Console(stderr=True, markup=False)
+# Without markup and emoji: what stands in brackets, or between colons, may be a user's file.
+out = Console(markup=False, emoji=False)
+err = Console(stderr=True, markup=False, emoji=False)
 
 
 class CommandLineError(ValueError):

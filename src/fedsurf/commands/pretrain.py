@@ -1,6 +1,7 @@
 """`fedsurf pretrain`: make the weights of the shipped optimizer again, from nothing."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import tyro
@@ -38,7 +39,8 @@ def pretrain(
         _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
     show(best, folder / WEIGHTS, as_json=json)
     if not json:
-        out.print(f"Next: fedsurf audit {folder / WEIGHTS}", highlight=False, soft_wrap=True)
+        following = f"Next: fedsurf audit {quote(str(folder / WEIGHTS))}"
+        out.print(following, highlight=False, soft_wrap=True)
 
 
 def show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """`fedsurf train`: meta-train an unrolled optimizer into a folder."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import tyro
@@ -47,7 +48,7 @@ def train(
         highlight=False,
         soft_wrap=True,
     )
-    out.print(f"Next: fedsurf evaluate {folder}", highlight=False, soft_wrap=True)
+    out.print(f"Next: fedsurf evaluate {quote(str(folder))}", highlight=False, soft_wrap=True)
 
 
 def run_training(
