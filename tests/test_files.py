@@ -236,6 +236,23 @@ def test_tensors_for_which_there_is_no_space_are_an_error_that_names_the_file(tm
     assert not any(path.name == "large.safetensors" for path in tmp_path.iterdir())
 
 
+def test_what_there_is_no_space_for_is_named_by_its_final_name(tmp_path):
+    def json_in_a_folder(make):
+        with make(tmp_path / "model") as temporary:
+            write_json(temporary / "large.json", ["x" * 10_000])
+
+    with full_disk(), pytest.raises(OSError, match=r"large\.json: cannot be written \(File too"):
+        write_json(tmp_path / "large.json", ["x" * 10_000])
+    for make in (new_folder, filled_folder):
+        with full_disk(), pytest.raises(OSError, match="cannot be written") as caught:
+            json_in_a_folder(make)
+        assert str(caught.value).startswith(f"{tmp_path / 'model' / 'large.json'}: ")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "model").mkdir()
+    with full_disk(), pytest.raises(OSError, match=r"model/large\.json: cannot be written"):
+        json_in_a_folder(filled_folder)
+
+
 @pytest.mark.parametrize("new", [True, False])
 def test_a_folder_is_filled_with_all_files_or_none(tmp_path, new):
     folder = tmp_path / "folder"

@@ -3,6 +3,7 @@
 Tensors are safetensors with JSON metadata. No pickle is read or written.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -28,6 +29,8 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 """What safetensors calls the types."""
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""What the system says where there is no more space, without saying for which file."""
 
 
 class CheckpointError(ValueError):
@@ -90,8 +93,9 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        _flush(temporary)
+        with _named(path, temporary):
+            yield temporary
+            _flush(temporary)
         temporary.chmod(0o644)
         temporary.replace(path)
     finally:
@@ -104,9 +108,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
-        yield temporary
-        for file in temporary.iterdir():
-            _flush(file)
+        with _named(path, temporary):
+            yield temporary
+            for file in temporary.iterdir():
+                _flush(file)
         temporary.chmod(0o755)
         try:
             temporary.replace(path)
@@ -129,12 +134,26 @@ def filled_folder(path: Path) -> Iterator[Path]:
         return
     temporary = Path(tempfile.mkdtemp(prefix=".new.", dir=path))
     try:
-        yield temporary
-        for file in temporary.iterdir():
-            _flush(file)
-            file.replace(path / file.name)
+        with _named(path, temporary):
+            yield temporary
+            for file in temporary.iterdir():
+                _flush(file)
+                file.replace(path / file.name)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _named(path: Path, temporary: Path) -> Iterator[None]:
+    """Say what there is no space for, by the name that it would have had."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise OSError(f"{path}: cannot be written ({error.strerror})") from error
+        if error.errno is None and str(temporary) in str(error):  # said of a file in a folder
+            raise OSError(str(error).replace(str(temporary), str(path))) from error
+        raise
 
 
 @contextmanager
