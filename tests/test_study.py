@@ -695,6 +695,15 @@ def test_pretrained_optimizers_that_do_not_run_are_refused_first(
     assert not (tmp_path / "study").exists()
 
 
+def test_a_figure_shows_names_as_they_are() -> None:
+    runs = Study(SMALL).run(DGD)
+    names = ["_old", "a $\\frac{$ b", "5 $"]
+    figure = study_figure([replace(runs, name=name) for name in names], torch.tensor([0.5]), 30)
+    figure.draw_without_rendering()
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [" _old", r"a \$\frac{\$ b", r"5 \$", "centralised"]
+
+
 def test_the_figure_of_a_single_agent_has_no_logarithms_of_zero() -> None:
     alone = replace(SMALL, tasks=1, rounds=2, task=replace(SMALL.task, agents=1))
     study = Study(alone)

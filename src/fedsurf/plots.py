@@ -103,14 +103,16 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
                 for axis in (left, right):
                     level = float(mean[-1])
                     axis.axhline(
-                        level, color=colour, linestyle=style, label=runs.name, linewidth=1.4
+                        level, color=colour, linestyle=style, label=_plain(runs.name), linewidth=1.4
                     )
                 continue
             spread = accuracy.std(0) if len(accuracy) > 1 else torch.zeros_like(mean)
             rounds = runs.taken.tolist()
             floats = (runs.floats.double().mean(0) / agents).tolist()
             for axis, x in ((left, rounds), (right, floats)):
-                axis.plot(x, mean.tolist(), style, color=colour, label=runs.name, linewidth=1.4)
+                axis.plot(
+                    x, mean.tolist(), style, color=colour, label=_plain(runs.name), linewidth=1.4
+                )
                 low, high = (mean - spread).tolist(), (mean + spread).tolist()
                 axis.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
             lowest, last_round = min(lowest, float(mean[-1])), max(last_round, rounds[-1])
@@ -156,6 +158,12 @@ def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any
         axis.set_ylabel("accuracy (%)")
         axis.legend(loc="lower right")
     return figure
+
+
+def _plain(name: str) -> str:
+    """Return a name that may be a user's folder as matplotlib shows it: no formula, and never hidden."""
+    shown = name.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def _accuracy(axis: Axes, comparison: Comparison) -> None:
@@ -205,7 +213,7 @@ def _band(
 ) -> None:
     """Draw the mean over tasks, and a band of one standard deviation."""
     mean = values.mean(0)
-    axis.plot(x, mean.tolist(), color=colour, label=label, marker=marker, markersize=3)
+    axis.plot(x, mean.tolist(), color=colour, label=_plain(label), marker=marker, markersize=3)
     if len(values) > 1:
         spread = values.std(0)
         low, high = (mean - spread).tolist(), (mean + spread).tolist()
