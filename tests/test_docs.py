@@ -1,5 +1,6 @@
 """The documentation says what is so: its code runs, its commands parse, its links lead somewhere."""
 
+import inspect
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fedsurf
 from fedsurf import cli
 
 ROOT = Path(__file__).parent.parent
@@ -181,3 +183,15 @@ def test_the_index_lists_every_page_and_example():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for path in [*(ROOT / "docs").glob("*.md"), *EXAMPLES]:
         assert path.name == "README.md" or path.name in index, f"docs/README.md lacks {path.name}"
+
+
+@pytest.mark.parametrize("public", fedsurf.__all__)
+def test_help_says_what_every_public_name_takes(public):
+    thing = getattr(fedsurf, public)
+    if not callable(thing) or getattr(thing, "_is_protocol", False):
+        return
+    said = inspect.getdoc(thing)
+    assert said
+    fields = re.findall(r'^    (\w+): [^\n]*\n    """', inspect.getsource(thing), re.MULTILINE)
+    silent = {*inspect.signature(thing).parameters} - {*re.findall(r"\w+", said), *fields}
+    assert not silent, f"{public} does not say what it takes as {sorted(silent)}"

@@ -151,7 +151,21 @@ def evaluate(
     tuning_tasks: int = 3,
     progress: Progress = _silent,
 ) -> Comparison:
-    """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks."""
+    """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        A trained one, e.g. of `Experiment.load`.
+    tasks : int
+        The number of meta-test tasks.
+    rounds : sequence of int
+        The numbers of rounds that DGD is given, its step tuned for each; none for no DGD.
+    tuning_tasks : int
+        The number of validation tasks on which DGD and centralised training are tuned.
+    progress : callable
+        Opens a progress bar with a title and a total.
+    """
     check_kind(experiment, Experiment, "experiment", "an Experiment")
     check_kind(rounds, Iterable, "rounds", "a list of whole numbers")
     for count in rounds:

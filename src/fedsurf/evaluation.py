@@ -49,7 +49,15 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Runs of one algorithm on several tasks: every field of `Trajectory`, `[tasks, records]`."""
+    """Runs of one algorithm on several tasks: every field of `Trajectory`, `[tasks, records]`.
+
+    Attributes
+    ----------
+    name : str
+        What tables and figures call it.
+    rounds, floats, loss, accuracy, pooled_accuracy, gradient_norm, disagreement : Tensor
+        As in `Trajectory`, with a row for each task.
+    """
 
     name: str
     rounds: Tensor
@@ -126,6 +134,25 @@ def run(
 
     A run whose weights are no numbers any more has diverged. It stops there, what would have been
     recorded from there on is NaN, and the rounds and floats are those that it would have taken.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The method, with its model.
+    task : Task
+        The federated problem.
+    network : Network
+        Over which the agents talk; its counts begin anew.
+    steps : int
+        How many steps are taken, at least 0; a step may take several rounds.
+    seed : int
+        Everything random follows from it and from `path`.
+    path : sequence of str or int
+        What the run is for, e.g. the number of its task.
+    weighting : {"uniform", "examples"}
+        How much each agent counts in averages over agents: alike, or by its number of examples.
+    record : container of int or None
+        The steps that are recorded; all where None.
     """
     check_whole(steps, "steps")
     if steps < 0:
@@ -174,7 +201,17 @@ def run_all(
     record: Container[int] | None = None,
     on_task: Callable[[], None] | None = None,
 ) -> Trajectories:
-    """Run an algorithm on every task; `on_task` is called after each, for a progress bar."""
+    """Run an algorithm on every task.
+
+    Parameters
+    ----------
+    algorithm, network, steps, seed, weighting, record
+        As in `run`; the path of a task's randomness is its number.
+    tasks : iterable of Task
+        The federated problems, at least one.
+    on_task : callable or None
+        Called after each, for a progress bar.
+    """
     runs = []
     for number, task in enumerate(tasks):
         runs.append(

@@ -53,7 +53,15 @@ class ExperimentConfig:
 
 
 class Experiment:
-    """Builds what a configuration names, each part when it is first asked for."""
+    """Builds what a configuration names, each part when it is first asked for.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        Everything that the optimizer depends on, e.g. of `fedsurf.preset`.
+    features : Features or None
+        The data set's features, if they are at hand already.
+    """
 
     def __init__(self, config: ExperimentConfig, features: Features | None = None) -> None:
         check_kind(

@@ -103,7 +103,13 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> ExperimentConfig:
-    """Return the configuration of that name."""
+    """Return the configuration of that name.
+
+    Parameters
+    ----------
+    name : str
+        One of those that `fedsurf train --help` lists, such as "smoke" or "demo".
+    """
     if name not in PRESETS:
         raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(PRESETS)}")
     return PRESETS[name].config

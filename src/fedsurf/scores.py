@@ -43,6 +43,7 @@ class Score:
     """One row of a study's table."""
 
     label: str
+    """What the table calls the entrant."""
     accuracy: dict[int, tuple[float, float | None]]
     """Pooled accuracy after so many rounds: mean and standard error over tasks and seeds."""
     end: tuple[int, float, float | None]
@@ -54,6 +55,7 @@ class Score:
     floats: float
     """Floats per agent at the end."""
     reached: list[Reached]
+    """When shares of the centralised accuracy were reached."""
     diverged: list[int]
     """The rounds at which runs diverged."""
 
@@ -74,7 +76,19 @@ class Score:
 def score(
     runs: Trajectories, ceiling: Tensor, agents: int, rounds: Sequence[int] = ROUNDS
 ) -> Score:
-    """Summarise an entrant's runs, given the centralised accuracy `ceiling[runs]`."""
+    """Summarise an entrant's runs as one row of a study's table.
+
+    Parameters
+    ----------
+    runs : Trajectories
+        The runs, as `Study.run` or `run_all` returns them.
+    ceiling : Tensor
+        The accuracy of centralised training on each run's task, `[tasks]`.
+    agents : int
+        The number of agents, by which floats are divided.
+    rounds : sequence of int
+        After how many rounds accuracy is shown.
+    """
     accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
     shown = {}
     taken = runs.taken

@@ -58,7 +58,15 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """Where all methods start: W_0 ~ N(mean, deviation²), independent for every agent and weight."""
+    """Where all methods start: W_0 ~ N(mean, deviation²), independent for every agent and weight.
+
+    Attributes
+    ----------
+    mean : float
+        The mean of the initial weights.
+    deviation : float
+        Their standard deviation; with 0 all agents start at the mean.
+    """
 
     mean: float = 0.0
     deviation: float = 1.0

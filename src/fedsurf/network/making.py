@@ -27,7 +27,17 @@ class NetworkConfig:
 
 
 def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
-    """Build the network that `config` describes, its random graph drawn from `generator`."""
+    """Build the network that a configuration describes.
+
+    Parameters
+    ----------
+    config : NetworkConfig
+        The graph, the shift operator and faults.
+    agents : int
+        The number of agents, without a server.
+    generator : torch.Generator
+        Draws a random graph, and what is random in a network itself: who reports, and faults.
+    """
     check_kind(config, NetworkConfig, "config", "a NetworkConfig")
     check_kind(config.graph, GraphConfig, "config.graph", "a GraphConfig")
     check_kind(generator, torch.Generator, "generator", "a torch.Generator")

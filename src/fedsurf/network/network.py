@@ -238,6 +238,8 @@ class StarNetwork(Network):
         How many of them report in a round (the paper: 10 of 100); all where None.
     generator : torch.Generator
         Draws who reports.
+    shift : {"adjacency", "metropolis", "laplacian"}
+        The shift operator S.
     """
 
     server = True

@@ -193,7 +193,13 @@ class TaskDistribution:
 
 @dataclass(frozen=True)
 class MetaTasks:
-    """The three task distributions of a meta-learning experiment; no two share an example."""
+    """The three task distributions of a meta-learning experiment; no two share an example.
+
+    Attributes
+    ----------
+    train, validation, test : TaskDistribution
+        For meta-training, for validation and tuning, and for meta-test.
+    """
 
     train: TaskDistribution
     validation: TaskDistribution
@@ -207,6 +213,17 @@ def meta_tasks(
 
     Meta-test tasks use the data set's own test part. Its training part is divided at random, class
     by class: `validation_share` of it for the validation tasks, the rest for meta-training.
+
+    Parameters
+    ----------
+    features : Features
+        The data set, e.g. of `load_features`.
+    config : TaskConfig
+        What tasks are like.
+    validation_share : float
+        Between 0 and 1.
+    seed : int
+        Divides the training part.
     """
     check_kind(features, Features, "features", "Features, as fedsurf.load_features returns")
     if not 0 < validation_share < 1:
