@@ -240,6 +240,29 @@ def test_a_single_agent_without_communication_trains(tmp_path: Path) -> None:
     assert run(["train", "smoke", "--folder", str(tmp_path / "run"), *TINY, *options]) == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("fit", "DATA"),
+        ("predict", "MODEL DATA"),
+        ("evaluate", "RUN [RUN ...]"),
+        ("audit", "RUN"),
+        ("certify", "RUN"),
+        ("data get", "NAME"),
+    ],
+)
+def test_help_names_what_has_no_option(capsys, command, named):
+    with pytest.raises(SystemExit):
+        run([*command.split(), "--help"])
+    assert f" {named}" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_help_tells_of_the_version(capsys):
+    with pytest.raises(SystemExit):
+        run(["--help"])
+    assert "`fedsurf --version`" in capsys.readouterr().out
+
+
 def test_the_version_is_that_of_the_package(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"fedsurf {__version__}\n"

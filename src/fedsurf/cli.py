@@ -80,7 +80,8 @@ def run(arguments: list[str]) -> int:
     try:
         app.cli(
             prog="fedsurf",
-            description="Learned federated optimizers: meta-train, evaluate and compare them.",
+            description="Learned federated optimizers: meta-train, evaluate and compare them. "
+            "`fedsurf --version` tells which version this is.",
             args=arguments,
             config=(tyro.conf.CascadeSubcommandArgs,),
         )

@@ -4,6 +4,7 @@ import csv
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from matplotlib.figure import Figure
@@ -27,7 +28,7 @@ ROUNDS = 20
 
 
 def audit(
-    run: tyro.conf.Positional[str],
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")],
     study: str | None = None,
     other: str | None = None,
     agents: tuple[int, ...] | None = None,

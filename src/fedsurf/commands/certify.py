@@ -3,6 +3,7 @@
 import csv
 import math
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich import box
@@ -27,7 +28,7 @@ _SAYS = {
 
 
 def certify(
-    run: tyro.conf.Positional[Path],
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")],
     tasks: int = 30,
     training_tasks: int | None = None,
     confidence: float = 0.95,

@@ -1,7 +1,7 @@
 """`fedsurf data`: list the data sources, or get one."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -29,7 +29,7 @@ def _data_list(json: bool = False) -> None:
 
 @data.command(name="get")
 def _data_get(
-    name: tyro.conf.Positional[str],
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
     folder: Path | None = None,
     via: Literal["download", "package"] | None = None,
     json: bool = False,

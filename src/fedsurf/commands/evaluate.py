@@ -1,6 +1,7 @@
 """`fedsurf evaluate`: trained optimizers on meta-test tasks, beside DGD."""
 
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -12,7 +13,7 @@ from fedsurf.progress import opener
 
 
 def evaluate(
-    runs: tyro.conf.Positional[tuple[Path, ...]],
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")],
     tasks: int = 30,
     rounds: tuple[int, ...] = (20, 200),
     figure: Path | None = None,

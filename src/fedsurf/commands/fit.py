@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ FEW_ROWS = 20
 
 
 def fit(
-    data: tyro.conf.Positional[Path],
+    data: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DATA")],
     folder: Path | None = None,
     label: str | None = None,
     agent: str | None = None,
@@ -172,8 +172,8 @@ def fit(
 
 
 def predict(
-    model: tyro.conf.Positional[Path],
-    data: tyro.conf.Positional[Path],
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")],
+    data: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DATA")],
     file: Path | None = None,
     json: bool = False,
 ) -> None:
