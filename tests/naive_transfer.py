@@ -147,7 +147,9 @@ def chances(x, matrix, bias, offset=0.0):
     return torch.tensor([softmax(row) for row in rows], dtype=torch.float64)
 
 
-def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale, factor=1.0):
+def local_step(
+    x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale, less, factor=1.0
+):
     """One regularised Newton-like step of one agent, class by class."""
     (m, p), classes = x.shape, labels.shape[1]
     residual = (chances(x, matrix, bias, offset) - labels) / m
@@ -155,12 +157,12 @@ def local_step(x, labels, matrix, bias, curvature, knobs, gate, offset, bends, s
     identity = torch.eye(p, dtype=torch.float64)
     step, bias_step = torch.zeros_like(matrix), torch.zeros_like(bias)
     for c in range(classes):
-        bend = (bends[c] + knobs["floor"] / classes) * classes / (classes - 1)
-        damping = knobs["damping"] * scale / classes + decay
+        bend = (bends[c] + less[c] * knobs["floor"] / classes) * classes / (classes - 1)
+        damping = less[c] * knobs["damping"] * scale / classes + decay
         inverse = torch.linalg.inv(bend * curvature + damping * identity)
         precondition = knobs["newton"] * inverse + classes * knobs["gradient"] / scale * identity
         step[:, c] = gate[c] * precondition @ (x.T @ residual[:, c] + decay * matrix[:, c])
-        length = knobs["newton"] / (bend + knobs["damping"] / classes)
+        length = knobs["newton"] / (bend + less[c] * knobs["damping"] / classes)
         length += classes * knobs["gradient"]
         bias_step[c] = gate[c] * length * residual[:, c].sum()
     moved = x @ step + bias_step
@@ -187,8 +189,8 @@ def progress_of(before, after, labels, share, federation):
 
 
 def work(
-    controller, when, raw, y, classes, centre, head, curvature, heard, steps, share, chosen=None
-):
+    controller, when, raw, y, classes, centre, head, curvature, heard, steps, share, ease_rare, chosen=None
+):  # fmt: skip
     """What one agent does in a round, perhaps with chosen examples: knobs of mixing, V, progress."""
     all_y, whole = y, len(y)
     if chosen is not None:
@@ -227,7 +229,11 @@ def work(
         share.append(own)
     offset = torch.tensor(offset, dtype=torch.float64)
     given = x, labels
-    how = curvature, lengths, gate, offset, heard.bends, heard.scale
+    less = [1.0] * classes
+    if ease_rare:
+        even = 1 / classes * (1 - 1 / classes)
+        less = [clamp((share * (1 - share) / even) ** 2, 0.02, 1.0) for share in heard.classes]
+    how = curvature, lengths, gate, offset, heard.bends, heard.scale, less
     matrix, bias = local_step(*given, matrix, bias, *how)
     after = chances(x, matrix, bias)
     for _ in range(steps - 1):
@@ -255,7 +261,8 @@ def plus(*terms):
 class Federation:
     """The agents' examples, raw; `data` holds the (features, label) pairs of every agent."""
 
-    def __init__(self, data, classes, omega):
+    def __init__(self, data, classes, omega, *, ease_rare=False):
+        self.ease_rare = ease_rare
         self.raw = [torch.tensor([x for x, _ in own], dtype=torch.float64) for own in data]
         self.y = [[label for _, label in own] for own in data]
         self.classes, self.omega, self.agents = classes, omega, len(data)
@@ -300,7 +307,7 @@ class Federation:
                 knobs, v, found = work(
                     controller, schedule(r, rounds, 20), self.raw[i], self.y[i], self.classes,
                     centres[i], head[i], curvature[i], heard, 2,
-                    hearing[i] / self.agents, batches and batches[r][i],
+                    hearing[i] / self.agents, self.ease_rare, batches and batches[r][i],
                 )  # fmt: skip
                 knobs = {name: bounded(knobs[name], *LIMITS[name]) for name in MIXING}
                 mixing.append(knobs)
@@ -356,7 +363,7 @@ class Federation:
                 knobs, v, found = work(
                     controller, schedule(r, rounds, len(called)), self.raw[i], self.y[i],
                     self.classes, centre, head, self.curvature(*known, heard), heard, 4,
-                    len(called) / self.agents, batches and batches[r][place],
+                    len(called) / self.agents, self.ease_rare, batches and batches[r][place],
                 )  # fmt: skip
                 mixing.append(knobs)
                 heads.append(v)

@@ -307,7 +307,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             optimizer = load(optimizer, argument="optimizer")
         examples = task.train
         head = SoftmaxHead(task.features, task.classes)
-        algorithm = optimizer.on(head, self.rounds, self._scaling(), self.batch_size)
+        algorithm = optimizer.on(
+            head, self.rounds, self._scaling(), self.batch_size, ease_rare=True
+        )
         pool = examples.pooled()
         staged, records = [], []
         try:

@@ -80,13 +80,18 @@ def shows_only_real(x, mask):
 
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("ease_rare", [False, True])
 @pytest.mark.parametrize(("features", "examples"), SHAPES)
-def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(features, examples, masked, star):
+def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(
+    features, examples, ease_rare, masked, star
+):
     task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
     learned, over = optimizer(), network(star=star)
-    found = heads(task, over, 5, learned)
+    found = heads(task, over, 5, learned, ease_rare=ease_rare)
     omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
-    federation = naive_transfer.Federation(drawn.real_examples(task.train), CLASSES, omega)
+    federation = naive_transfer.Federation(
+        drawn.real_examples(task.train), CLASSES, omega, ease_rare=ease_rare
+    )
     if star:
         rows = [federation.through_server(learned.server, 5, calls(AGENTS, 3, 4, 5))] * AGENTS
     else:

@@ -48,6 +48,7 @@ from fedsurf.unrolled.curvature import (
 )
 from fedsurf.unrolled.feature_range import check_range
 from fedsurf.unrolled.local_fit import LocalFit, LocalView, Outlook, Step, by_feature
+from fedsurf.unrolled.rarity import eased
 from fedsurf.unrolled.signals import (
     FORGETTING,
     PRIOR,
@@ -170,6 +171,8 @@ class Transferable(nn.Module):
         rounds: int | None = None,
         scaling: Scaling = "whole",
         batch_size: int | None = None,
+        *,
+        ease_rare: bool = False,
     ) -> "TransferableAlgorithm":
         """Return the algorithm that trains `model` in so many rounds, 20 by default."""
         if not isinstance(model, SoftmaxHead):
@@ -177,7 +180,7 @@ class Transferable(nn.Module):
                 f"model: got a {type(model).__name__}, but this optimizer trains a SoftmaxHead"
             )
         rounds = 20 if rounds is None else rounds
-        return TransferableAlgorithm(self, model, rounds, scaling, batch_size)
+        return TransferableAlgorithm(self, model, rounds, scaling, batch_size, ease_rare)
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,9 @@ class TransferableAlgorithm:
     batch_size : int or None
         How many of its examples, drawn anew in every round, an agent fits its head to; all of them
         where it has no more, and where None. What it tells of its data is of all of them.
+    ease_rare : bool
+        Whether steps of rare classes are damped less (`rarity`). Neither meta-training nor the tables
+        of its results do so: their classes are of about one size.
     """
 
     optimizer: Transferable
@@ -207,6 +213,7 @@ class TransferableAlgorithm:
     rounds: int = 20
     scaling: Scaling = "whole"
     batch_size: int | None = None
+    ease_rare: bool = False
 
     def __post_init__(self) -> None:
         check_whole(self.rounds, "rounds")
@@ -500,13 +507,17 @@ class TransferableAlgorithm:
             relative.clamp(-3, 3),
         ]
         gate, weight = controller.gates(torch.stack(about, 2), context)
-        named = zip(LENGTHS, lengths.clamp(-12, 3).exp()[:, :, None, None].unbind(1), strict=True)
+        values = lengths.clamp(-12, 3).exp()[:, :, None, None].unbind(1)
+        named = dict(zip(LENGTHS, values, strict=True))
+        if self.ease_rare:
+            less = eased(heard.classes)[:, :, None]
+            named |= {name: less * named[name] for name in ("damping", "floor")}
         step = Step(
             gate=gate,
             offset=weight * unusual[:, :, None],
             bend=heard.bends[:, :, None],
             scale=heard.scale[:, None, None],
-            **dict(named),
+            **named,
         )
         fit.take(step)
         after = fit.probabilities()
