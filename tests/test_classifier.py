@@ -1,6 +1,7 @@
 """The classifier for people who only want one: scikit-learn's own checks, and what it promises beyond."""
 
 import pickle
+import warnings
 
 import naive
 import networkx as nx
@@ -539,3 +540,19 @@ def test_features_out_of_range_are_called_as_the_estimator_calls_them(
     x, y, _ = iris
     with pytest.raises(ValueError, match=f"^{message}"):
         FederatedClassifier(**settings).fit(scale * x, y)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_features_that_end_in_no_numbers_are_named(standardize):
+    x = np.random.default_rng(0).normal(size=(200, 60)).astype(np.float32) * np.float32(3e18)
+    with pytest.raises(ValueError, match=r"^X: got features with which training diverged"):
+        FederatedClassifier(standardize=standardize, rounds=6).fit(x, np.arange(200) % 2)
+
+
+def test_more_rounds_than_it_learned_with_are_warned_of(iris):
+    x, y, _ = iris
+    with pytest.warns(UserWarning, match=r"^rounds: got 41, but the optimizer was meta-trained"):
+        FederatedClassifier(rounds=41).fit(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        FederatedClassifier(rounds=40).fit(x, y)

@@ -7,6 +7,7 @@ and all of it passes through a network that counts rounds and floats. The commun
 in this process.
 """
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,7 @@ from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.feature_range import FeatureRangeError
-from fedsurf.unrolled.transferable import Scaling
+from fedsurf.unrolled.transferable import MOST_LEARNED, Scaling
 from fedsurf.wording import counted
 
 
@@ -67,7 +68,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     reporting : int or None
         Of a star: how many agents the server calls in a round, all by default.
     rounds : int
-        How many rounds of communication training takes, those that standardise included.
+        How many rounds of communication training takes, those that standardise included. The optimizer
+        learned with up to 40; more are taken with a warning.
     standardize : bool or "auto"
         Whether agents first estimate the mean and the standard deviation of every feature in the
         federation, which takes two of the rounds, and work with standardised features. With "auto"
@@ -311,22 +313,24 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             head, self.rounds, self._scaling(), self.batch_size, ease_rare=True
         )
         pool = examples.pooled()
+        if self.rounds > MOST_LEARNED:
+            warnings.warn(
+                f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to {MOST_LEARNED}; "
+                "the result may be worse than with fewer rounds",
+                stacklevel=3,
+            )
         staged, records = [], []
-        try:
+        with _errors_of_features(network):
             state = algorithm.init(task, network, random)
-        except FeatureRangeError as error:
-            raise FeatureRangeError(error.wrong, "X") from error
         for layer in range(algorithm.steps + 1):
             if layer:
-                state = algorithm.step(state, task, network, random)
+                with _errors_of_features(network):
+                    state = algorithm.step(state, task, network, random)
                 if on_layer is not None:
                     on_layer()
             weights = network.agent_rows(state.weights)
             if not weights.isfinite().all():
-                raise ValueError(
-                    f"X: got features with which training diverged (round {network.rounds}); "
-                    "are some of them larger than 1e15?"
-                )
+                raise _diverged(network)
             mean = weights.mean(0, keepdim=True)
             staged.append(_matrix(mean, head)[0])
             records.append(
@@ -355,6 +359,24 @@ def _check_no_label_missing(y: Any) -> None:
         raise ValueError(
             f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
         )
+
+
+@contextmanager
+def _errors_of_features(network: Network) -> Iterator[None]:
+    """Name X in what goes wrong since its numbers are too large, or too small."""
+    try:
+        yield
+    except FeatureRangeError as error:
+        raise FeatureRangeError(error.wrong, "X") from error
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise _diverged(network) from error
+
+
+def _diverged(network: Network) -> ValueError:
+    return ValueError(
+        f"X: got features with which training diverged (round {network.rounds}); "
+        "are some of them larger than 1e15?"
+    )
 
 
 def _check_labels(y: Array) -> None:

@@ -147,6 +147,14 @@ def test_fit_prints_json_and_may_hold_nothing_out(iris, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == FILES
 
 
+def test_fit_says_so_if_rounds_are_more_than_the_optimizer_learned_with(iris, tmp_path, capsys):
+    options = ["--label", "kind", "--drop", "greenhouse", "--test-share", "0", "--rounds", "42"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(["fit", str(iris), "--folder", str(tmp_path / "model"), *options]) == 0
+    assert "rounds: 42 are more than the 40" in capsys.readouterr().err
+
+
 def test_predict_finds_columns_by_name(fitted, tmp_path, capsys):
     folder, data = fitted
     shuffled = write(

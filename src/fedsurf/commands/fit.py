@@ -25,7 +25,7 @@ from fedsurf.network import GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
-from fedsurf.unrolled.transferable import ROUNDS_OF_A_LAYER
+from fedsurf.unrolled.transferable import MOST_LEARNED, ROUNDS_OF_A_LAYER
 from fedsurf.wording import counted
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def fit(
         probability: Chance of a link (erdos-renyi; by default 0.1 or 2 ln(n)/n, whichever is larger),
             or of rewiring one (small-world; by default 0.1).
         reporting: How many agents the server calls in a round (star); all by default.
-        rounds: Rounds of communication in all, 3 to 200; without standardising from 1 on.
+        rounds: Rounds of communication in all, 3 to 200; with --standardize no from 1 on. The optimizer
+            learned with up to 40.
         standardize: Whether the agents standardise the features, by two of the rounds; with auto they leave
             features alone that seem to have one unit.
         batch_size: How many of its rows, drawn anew in every round, an agent works with; all by
@@ -119,6 +120,7 @@ def fit(
     }
     _note_many_classes(labelled)
     _note_left_out(labelled)
+    _note_many_rounds(rounds)
     from fedsurf.classifier import FederatedClassifier  # slow to import
 
     model = FederatedClassifier(**settings)
@@ -334,10 +336,22 @@ def _note_left_out(labelled: Labelled) -> None:
         )
 
 
+def _note_many_rounds(rounds: int) -> None:
+    """Say so if there are more rounds than the optimizer learned with."""
+    if rounds > MOST_LEARNED:
+        err.print(
+            f"rounds: {rounds} are more than the {MOST_LEARNED} that the optimizer was meta-trained with; "
+            "the result may be worse than with fewer",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back scikit-learn's own warning of many classes, which names lines of code."""
+    """Keep back warnings that name lines of code, of many classes and of many rounds: notes say the same."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "rounds: got", UserWarning)
         warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
         yield
 

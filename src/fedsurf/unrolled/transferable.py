@@ -77,6 +77,8 @@ MOST_OLD = 0.9
 """The weight of a server's older heads beside what agents send, at most."""
 CONSTRAINTS = 10
 FEWEST_ROUNDS, MOST_ROUNDS = 1, 200
+MOST_LEARNED = 40
+"""The rounds of the longest runs in meta-training: longer ones may end worse than shorter ones."""
 
 
 @dataclass(frozen=True)
