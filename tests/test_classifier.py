@@ -182,6 +182,20 @@ def test_by_itself_it_standardises_features_of_different_units_only(iris):
     np.testing.assert_allclose(chances("auto", UNIT, ORIGIN), chances(True, 1.0), atol=1e-4)
 
 
+@pytest.mark.parametrize("graph", ["complete", "star"])
+def test_the_units_that_agents_found_can_be_seen(iris, graph):
+    x, y, _ = iris
+
+    def units(standardize, unit=1.0):
+        model = FederatedClassifier(standardize=standardize, graph=graph, n_agents=4, rounds=6)
+        return model.fit(x * unit, y).units_
+
+    np.testing.assert_array_equal(units(False), np.ones(4))
+    np.testing.assert_allclose(units(True), x.std(0), rtol=0.05)
+    np.testing.assert_allclose(units("auto"), np.sort(x.std(0))[2], rtol=0.05)
+    np.testing.assert_allclose(units("auto", UNIT), (x * UNIT).std(0), rtol=0.05)
+
+
 @pytest.mark.parametrize(("case", "better"), [("components", False), ("wine", True)])
 def test_by_itself_it_does_what_suits_real_features(case, better):
     x, y = (load_digits if case == "components" else load_wine)(return_X_y=True)

@@ -21,6 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedsurf.algorithms.checks import own_state
 from fedsurf.checks import check_whole
 from fedsurf.columns import missing_in
 from fedsurf.federations import (
@@ -39,7 +40,7 @@ from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.feature_range import FeatureRangeError
-from fedsurf.unrolled.transferable import MOST_LEARNED, Scaling
+from fedsurf.unrolled.transferable import MOST_LEARNED, Scaling, TransferState
 from fedsurf.wording import counted
 
 
@@ -99,6 +100,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Who talked to whom, its nodes the agents' ids; None through a server.
     n_rounds_, floats_ : int
         The rounds that training took, and the floats that crossed any link in them.
+    units_ : ndarray
+        The unit in which agents saw each feature, averaged over the agents, `[features]`: where it is the
+        same for all features they were left as they are.
     trajectory_ : dict of str to ndarray
         What was seen at the start and after every layer (of two rounds): rounds, floats; loss and
         accuracy of the consensus model on all training examples; agent_accuracy, of each agent's
@@ -171,10 +175,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             examples = examples_of(x, labels, owner, len(ids))
             task = Task(examples, examples, len(classes))
             random = generator(seed, "steps")
-            heads, staged, trajectory = self._train(task, network, random, on_layer)
+            heads, staged, trajectory, units = self._train(task, network, random, on_layer)
         # Only now: an estimator that could not be fitted again is what it was.
         self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
-        self.agents_, self.owner_ = ids, owner
+        self.agents_, self.owner_, self.units_ = ids, owner, units
         self.agent_coef_ = heads[:, :, :-1]
         self.agent_intercept_ = heads[:, :, -1]
         self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
@@ -293,11 +297,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network: Network,
         random: torch.Generator,
         on_layer: Callable[[], None] | None,
-    ) -> tuple[Array, Array, dict[str, Array]]:
+    ) -> tuple[Array, Array, dict[str, Array], Array]:
         """Run the optimizer.
 
         Returns the agents' heads, `[agents, classes, features + 1]`; the consensus at the start and after
-        every layer; and what was seen there.
+        every layer; what was seen there; and the units of the features.
         """
         optimizer = self.optimizer
         if not isinstance(optimizer, str | Path | Transferable):
@@ -344,7 +348,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 }
             )
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
-        return _matrix(weights, head), np.stack(staged), trajectory
+        unit = own_state(state, TransferState).view.unit
+        units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
+        return _matrix(weights, head), np.stack(staged), trajectory, units
 
 
 def _check_no_label_missing(y: Any) -> None:
