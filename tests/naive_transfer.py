@@ -232,7 +232,13 @@ def work(
     less = [1.0] * classes
     if ease_rare:
         even = 1 / classes * (1 - 1 / classes)
-        less = [clamp((share * (1 - share) / even) ** 2, 0.02, 1.0) for share in heard.classes]
+        divergence = sum(
+            own * math.log(own / other) for own, other in zip(share, heard.classes, strict=True)
+        )
+        less = [
+            clamp((other * (1 - other) / even) ** 2, 0.02, 1.0) ** math.exp(-4 * divergence)
+            for other in heard.classes
+        ]
     how = curvature, lengths, gate, offset, heard.bends, heard.scale, less
     matrix, bias = local_step(*given, matrix, bias, *how)
     after = chances(x, matrix, bias)

@@ -1,5 +1,7 @@
 """Rare classes: how much less their steps are damped, and what that is good for."""
 
+import math
+
 import drawn
 import networkx as nx
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.datasets import make_classification
+from sklearn.datasets import load_digits, make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
@@ -29,13 +31,18 @@ def test_classes_are_eased_as_a_plain_loop_eases_them(sizes):
     for share in shares:
         ratio = share * (1 - share) / even if len(sizes) > 1 else 1.0
         expected.append(min(1.0, max(0.02, ratio**2)))
-    found = eased(torch.tensor([shares], dtype=torch.float64))
-    torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64))
+    heard = torch.tensor([shares], dtype=torch.float64)
+    torch.testing.assert_close(eased(heard, heard), torch.tensor([expected], dtype=torch.float64))
+    own = heard.flip(1)
+    divergence = sum(a * math.log(a / b) for a, b in zip(shares[::-1], shares, strict=True))
+    expected = [one ** math.exp(-4 * divergence) for one in expected]
+    torch.testing.assert_close(eased(heard, own), torch.tensor([expected], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 100])
 def test_classes_of_one_size_are_damped_as_ever(classes):
-    assert torch.allclose(eased(torch.full((2, classes), 1 / classes)), torch.ones(2, classes))
+    even = torch.full((2, classes), 1 / classes)
+    assert torch.allclose(eased(even, even), torch.ones(2, classes))
 
 
 def trained(task, network, *, ease_rare):
@@ -80,3 +87,17 @@ def test_rare_classes_are_about_as_likely_as_they_are(rare):
         for name, one in (("agents", model), ("one place", LogisticRegression().fit(x, y))):
             losses[name].append(log_loss(y_test, one.predict_proba(x_test)))
     assert np.mean(losses["agents"]) < 1.25 * np.mean(losses["one place"])
+
+
+def test_classes_that_agents_have_not_heard_of_yet_are_not_taken_for_rare():
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x), torch.tensor(y)
+    held = [torch.nonzero(y == agent // 3).flatten()[agent % 3 :: 3] for agent in range(30)]
+    part = Examples.pad([x[rows] for rows in held], [y[rows] for rows in held])
+    task, head, right = Task(part, part, 10), SoftmaxHead(64, 10), []
+    for ease_rare in (False, True):
+        algorithm = fedsurf.load().on(head, 20, ease_rare=ease_rare)
+        network = Network(nx.cycle_graph(30), shift="metropolis")
+        run = fedsurf.run(algorithm, task, network, algorithm.steps)
+        right.append(float(run.pooled_accuracy[-1]))
+    assert right[1] > right[0] - 0.02

@@ -6,28 +6,40 @@ classes of one size. Meta-training, whose classes are of about one size, learned
 theirs; it holds a rare class back, which then stays more likely than it is. So the damping of a class is
 multiplied by
 
-    min(1, (c (1 − c) / u)²),    u = (1 − 1/C) / C, the same for classes of one size.
+    min(1, (c (1 − c) / u)²)^t,    u = (1 − 1/C) / C, the same for classes of one size.
 
-Of the powers 1 and 2 this is the one that came closer to centralised training. It changes nothing where
-classes are of one size.
+Of the powers 1 and 2 this is the one that came closer to centralised training.
+
+c is what an agent heard so far, and a class that only agents far away hold seems rare until it hears of
+them. That is where agents hold different classes, so an agent whose own labels are unlike those that it
+heard of does not trust them: t = exp(−4 KL), of its own distribution from the one that it heard. Without
+it (t = 1), digits on a ring of agents that hold one class each lost 9 to 15 points, though no class is rare.
+Where classes are of one size and agents hold all of them, nothing changes.
 """
 
 from torch import Tensor
 
 LEAST = 0.02
 """What is left of the damping, however rare a class."""
+DISTRUST = 4.0
+"""How fast an agent ceases to ease with the divergence of its labels; 2 to 6 did about as well."""
 
 
-def eased(share: Tensor) -> Tensor:
-    """Return what multiplies the damping of each class, for its share of the labels; of the same shape.
+def eased(share: Tensor, own: Tensor) -> Tensor:
+    """Return what multiplies the damping of each class, `[agents, classes]`.
 
     Parameters
     ----------
     share : Tensor
-        Of the federation's labels, as each agent heard of them, `[agents, classes]`.
+        The classes' shares of the federation's labels, as each agent heard of them, `[agents, classes]`.
+    own : Tensor
+        Their shares of its own labels, none of them 0, `[agents, classes]`.
     """
     classes = share.shape[1]
     if classes == 1:
         return share.new_ones(share.shape)
     even = (1 - 1 / classes) / classes
-    return (share * (1 - share) / even).square().clamp(LEAST, 1.0)
+    less = (share * (1 - share) / even).square().clamp(LEAST, 1.0)
+    divergence = (own * (own.log() - share.log())).sum(1, keepdim=True)
+    trust: Tensor = (-DISTRUST * divergence).exp().clamp(max=1.0)
+    return less**trust
