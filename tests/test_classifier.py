@@ -565,8 +565,10 @@ def test_features_that_end_in_no_numbers_are_named(standardize):
 
 def test_more_rounds_than_it_learned_with_are_warned_of(iris):
     x, y, _ = iris
-    with pytest.warns(UserWarning, match=r"^rounds: got 41, but the optimizer was meta-trained"):
+    message = r"^rounds: got 41, but the optimizer was meta-trained"
+    with pytest.warns(UserWarning, match=message) as found:
         FederatedClassifier(rounds=41).fit(x, y)
+    assert [one.filename for one in found] == [__file__]  # the line that asked for them
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FederatedClassifier(rounds=40).fit(x, y)

@@ -321,7 +321,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(
                 f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to {MOST_LEARNED}; "
                 "the result may be worse than with fewer rounds",
-                stacklevel=3,
+                stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
         staged, records = [], []
         with _errors_of_features(network):
