@@ -283,6 +283,7 @@ def test_the_package_runs_as_a_module(capsys, monkeypatch):
         (["compare", "digits"], "the same command goes on"),
         (["tune", "digits", "--file", "tuned.json"], "the same command goes on from there"),
         (["tune", "digits", "--file", "tuned.json", "--methods", "dgd"], ""),
+        (["tune", "digits", "--methods=dgd", "--file", "tuned.json"], ""),
         (["fit", "data.csv"], ""),
     ],
 )

@@ -112,7 +112,8 @@ def _what_is_kept(arguments: list[str]) -> str:
             return f"{kept} with --resume goes on from there"
         case ["ablation" | "compare" | "demo"]:
             return f"{kept} goes on from there"
-        case ["tune"] if "--methods" not in arguments:  # those that are named are tuned again
+        case ["tune"] if not any(one.startswith("--methods") for one in arguments):
+            # Those that are named are tuned again.
             return f"{kept} goes on from there"
     return ""
 
