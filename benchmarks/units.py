@@ -110,8 +110,9 @@ def main() -> None:
             algorithm = optimizer.on(head, ROUNDS, scaling)
             runs = run_all(algorithm, tasks, network, algorithm.steps)
             cells.append(percent(runs.pooled_accuracy[:, -1].double()))
-        ratio = f"{apart(tasks[0]):.2g}"
-        print(f"| {case} | {head.features} | {ratio} | {' | '.join(cells)} |", flush=True)
+        ratio = apart(tasks[0])
+        shown = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
+        print(f"| {case} | {head.features} | {shown} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

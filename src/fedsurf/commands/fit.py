@@ -25,7 +25,7 @@ from fedsurf.network import GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
-from fedsurf.unrolled.transferable import MOST_LEARNED, ROUNDS_OF_A_LAYER
+from fedsurf.unrolled.transferable import MOST_LEARNED, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 from fedsurf.wording import counted
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def _note_left_out(labelled: Labelled) -> None:
 
 def _note_many_rounds(rounds: int) -> None:
     """Say so if there are more rounds than the optimizer learned with."""
-    if rounds > MOST_LEARNED:
+    if MOST_LEARNED < rounds <= MOST_ROUNDS:
         err.print(
             f"rounds: {rounds} are more than the {MOST_LEARNED} that the optimizer was meta-trained with; "
             "the result may be worse than with fewer",
