@@ -148,10 +148,11 @@ def chances(x, matrix, bias, offset=0.0):
 
 
 def local_step(
-    x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale, less, factor=1.0
+    x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale, factor=1.0, less=None
 ):
     """One regularised Newton-like step of one agent, class by class."""
     (m, p), classes = x.shape, labels.shape[1]
+    less = [1.0] * classes if less is None else less
     residual = (chances(x, matrix, bias, offset) - labels) / m
     decay = knobs["decay"] * scale / classes
     identity = torch.eye(p, dtype=torch.float64)
@@ -239,11 +240,11 @@ def work(
             clamp((other * (1 - other) / even) ** 2, 0.02, 1.0) ** math.exp(-4 * divergence)
             for other in heard.classes
         ]
-    how = curvature, lengths, gate, offset, heard.bends, heard.scale, less
-    matrix, bias = local_step(*given, matrix, bias, *how)
+    how = curvature, lengths, gate, offset, heard.bends, heard.scale
+    matrix, bias = local_step(*given, matrix, bias, *how, less=less)
     after = chances(x, matrix, bias)
     for _ in range(steps - 1):
-        matrix, bias = local_step(*given, matrix, bias, *how, factor=lengths["again"])
+        matrix, bias = local_step(*given, matrix, bias, *how, lengths["again"], less)
     fitted = torch.cat([matrix, (bias - centre @ matrix)[None]]).flatten().tolist()
     return mixing, fitted, progress_of(before, after, labels, share, heard.classes)
 
