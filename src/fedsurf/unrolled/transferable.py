@@ -512,7 +512,7 @@ class TransferableAlgorithm:
         values = lengths.clamp(-12, 3).exp()[:, :, None, None].unbind(1)
         named = dict(zip(LENGTHS, values, strict=True))
         if self.ease_rare:
-            less = eased(heard.classes, share)[:, :, None]
+            less = eased(heard.classes, (share * unusual).sum(1))[:, :, None]
             named |= {name: less * named[name] for name in ("damping", "floor")}
         step = Step(
             gate=gate,
