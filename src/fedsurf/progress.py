@@ -23,7 +23,7 @@ class TerminalProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("meta-training"),
+            TextColumn("{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
@@ -33,7 +33,7 @@ class TerminalProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=None, numbers="")
+        self._task = self._bar.add_task("meta-training", total=None, numbers="")
         self._accuracy: float | None = None
         self._rule: str | None = None
 
@@ -48,6 +48,12 @@ class TerminalProgress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+    @contextmanager
+    def next_part(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """Let the bar tell of other work, with a title and a total; yields what advances it."""
+        self._bar.reset(self._task, total=total, description=title, numbers="")
+        yield lambda: self._bar.advance(self._task)
 
     def on_start(self, done: int, total: int) -> None:
         """Set the bar to where meta-training begins."""

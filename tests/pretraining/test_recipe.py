@@ -1,6 +1,7 @@
 """`pretrain`: folders, resuming to the same bits, what is refused, and what can be loaded from it."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +18,16 @@ from fedsurf.configuration import to_dict
 from fedsurf.files import CheckpointError
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StarNetwork
+from fedsurf.pretraining.confidence import ConfidenceConfig
 from fedsurf.pretraining.problems import WideConfig
 from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig, pretrain
 from fedsurf.unrolled import TransferableConfig
 
 TINY = PretrainConfig(
-    optimizer=TransferableConfig(width=4, class_width=3),
+    optimizer=TransferableConfig(width=4, class_width=3, confidence_width=2),
     problems=WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20),
     surf=replace(PretrainConfig().surf, steps=2, validate_every=1, validation_tasks=2),
+    confidence=ConfidenceConfig(problems=3, steps=2),
     seed=5,
 )
 
@@ -98,9 +101,42 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last)
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_bytes(
+    whole, tmp_path
+):
+    @contextmanager
+    def stopping(_title, _total):
+        yield lambda: (_ for _ in ()).throw(Stop)
+
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", open_bar=stopping)
+    assert not (tmp_path / "run" / WEIGHTS).exists()
+    pretrain(TINY, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(whole[0])
+
+
+def test_confidence_is_learned_after_everything_else_and_changes_nothing_of_it(whole, tmp_path):
+    without = replace(TINY, optimizer=replace(TINY.optimizer, confidence_width=0))
+    optimizer, best = pretrain(without, tmp_path / "run")
+    assert optimizer.confidence is None
+    assert best["validation"] == whole[2]["validation"]
+    of_whole = dict(whole[1].named_parameters())
+    for name, value in optimizer.named_parameters():
+        assert torch.equal(value, of_whole.pop(name))
+    assert of_whole
+    assert all(name.startswith("confidence.") for name in of_whole)
+    assert any(value.any() for name, value in of_whole.items() if "second" in name)
+
+
 def test_a_finished_run_is_only_read(whole):
     before = contents(whole[0])
-    optimizer, best = pretrain(TINY, whole[0], resume=True, observers=[StopAfter(1)])
+
+    def never(_title, _total):
+        raise Stop
+
+    optimizer, best = pretrain(
+        TINY, whole[0], resume=True, observers=[StopAfter(1)], open_bar=never
+    )
     assert contents(whole[0]) == before
     assert best == whole[2]
     for found, expected in zip(optimizer.parameters(), whole[1].parameters(), strict=True):
@@ -141,6 +177,7 @@ ARGUMENTS = [
     "--optimizer.width", "4", "--optimizer.class-width", "3", "--problems.real-share", "0",
     "--problems.most-agents", "20", "--problems.most-examples", "60",
     "--problems.test-examples", "20", "--surf.steps", "2", "--surf.validation-tasks", "2",
+    "--optimizer.confidence-width", "2", "--confidence.problems", "2", "--confidence.steps", "2",
 ]  # fmt: skip
 
 

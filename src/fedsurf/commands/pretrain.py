@@ -36,7 +36,9 @@ def pretrain(
         check_folder(folder)
     limit_threads(0)
     with TerminalProgress(err) as bar:
-        _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
+        _, best = run_pretraining(
+            config, folder, resume=resume, observers=[bar], open_bar=bar.next_part
+        )
     show(best, folder / WEIGHTS, as_json=json)
     if not json:
         following = f"Next: fedsurf audit {quote(str(folder / WEIGHTS))}"

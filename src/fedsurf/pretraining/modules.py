@@ -154,4 +154,4 @@ def pretrain_for_modules(
     optimizer = GradientTransfer(config.optimizer, seeded(config.seed, "parameters"))
     problems = ModuleProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
-    return optimizer, train_into(path, training, config, resume=resume, observers=observers)
+    return train_into(path, training, config, lambda: optimizer, resume=resume, observers=observers)

@@ -59,6 +59,8 @@ class WideConfig:
     """Share of the problems whose agents fit their heads to mini-batches."""
     even_share: float = field(default=0.0, metadata={"added_later": True})
     """Share of the problems whose agents hold about the same labels."""
+    rare_share: float = field(default=0.0, metadata={"added_later": True})
+    """Share of the problems some of whose classes are rare."""
     views: int = 6
     """Random views of the real images."""
     most_agents: int = 100
@@ -188,6 +190,8 @@ class WideProblems:
         return centre + uniform(0, 1, generator) * offset, log_uniform(0.5, 2, generator) / size
 
     def _partition(self, generator: torch.Generator) -> Partition:
+        if self.config.rare_share and chance(self.config.rare_share, generator):
+            return ClassImbalanced(log_uniform(0.1, 1, generator))
         if self.config.even_share and chance(self.config.even_share, generator):
             return DirichletAgents(log_uniform(5, 100, generator))
         if chance(0.45, generator):

@@ -1,12 +1,20 @@
-"""The recipe of the pretrained optimizer: what `fedsurf pretrain` does, from nothing to its weights."""
+"""The recipe of the pretrained optimizer: what `fedsurf pretrain` does, from nothing to its weights.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+First SURF meta-trains everything that decides what heads predict; then, with that as it is, the optimizer
+learns how sure of it they should be (`confidence`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from torch import nn
 
 from fedsurf.configuration import to_dict
 from fedsurf.files import only_one, write_tensors
+from fedsurf.pretrained import load
+from fedsurf.pretraining.confidence import ConfidenceConfig, OpenBar, learn_confidence
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
@@ -14,6 +22,8 @@ from fedsurf.surf.descent import DescentConfig
 from fedsurf.surf.meta_training import MetaTraining, SurfConfig
 from fedsurf.surf.running import Observer, meta_train, open_run
 from fedsurf.unrolled.transferable import Transferable, TransferableConfig
+
+Optimizer = TypeVar("Optimizer", bound=nn.Module)
 
 WEIGHTS = "optimizer.safetensors"
 """What `fedsurf.load` reads, in the run's folder."""
@@ -55,12 +65,16 @@ _PROBLEMS = WideConfig(
 class PretrainConfig:
     """Everything that the pretrained optimizer depends on."""
 
-    optimizer: TransferableConfig = field(default_factory=TransferableConfig)
+    optimizer: TransferableConfig = field(
+        default_factory=lambda: TransferableConfig(confidence_width=32)
+    )
     """Its shape."""
     problems: WideConfig = field(default_factory=lambda: _PROBLEMS)
     """The distribution of problems."""
     surf: SurfConfig = field(default_factory=lambda: _SURF)
     """Meta-training."""
+    confidence: ConfidenceConfig = field(default_factory=ConfidenceConfig)
+    """Learning how sure heads should be."""
     seed: int = 1
     """Everything random follows from this. What is shipped was made with this one."""
 
@@ -71,6 +85,7 @@ def pretrain(
     *,
     resume: bool = False,
     observers: Sequence[Observer] = (),
+    open_bar: OpenBar | None = None,
 ) -> tuple[Transferable, dict[str, Any]]:
     """Meta-train a transferable optimizer into a folder; return it, and what validation said of it.
 
@@ -83,26 +98,50 @@ def pretrain(
     resume : bool
         Go on from the newest state in the folder, to the same bits as without interruption.
     observers : sequence of Observer
-        Are told what happens.
+        Are told what happens in meta-training.
+    open_bar : callable or None
+        Opens a progress bar with a title and a total, for what comes after it.
     """
-    optimizer = Transferable(config.optimizer, seeded(config.seed, "parameters"))
+    shape = replace(config.optimizer, confidence_width=0)
+    optimizer = Transferable(shape, seeded(config.seed, "parameters"))
     problems = WideProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
-    return optimizer, train_into(path, training, config, resume=resume, observers=observers)
+
+    def with_confidence() -> Transferable:
+        if not config.optimizer.confidence_width:
+            return optimizer
+        if (path / WEIGHTS).is_file():  # a finished run
+            return load(path / WEIGHTS)
+        whole = Transferable(config.optimizer, seeded(config.seed, "parameters"))
+        whole.graph, whole.server = optimizer.graph, optimizer.server
+        learn_confidence(whole, problems, config.confidence, open_bar)
+        return whole
+
+    return train_into(path, training, config, with_confidence, resume=resume, observers=observers)
 
 
 def train_into(
-    path: Path, training: MetaTraining, recipe: Any, *, resume: bool, observers: Sequence[Observer]
-) -> dict[str, Any]:
-    """Meta-train by a recipe into a folder that ends with the weights; return what validation said."""
+    path: Path,
+    training: MetaTraining,
+    recipe: Any,
+    finish: Callable[[], Optimizer],
+    *,
+    resume: bool,
+    observers: Sequence[Observer],
+) -> tuple[Optimizer, dict[str, Any]]:
+    """Meta-train by a recipe into a folder that ends with the weights.
+
+    Returns the optimizer that `finish` makes of the meta-trained one, and what validation said.
+    """
     folder, stored = RunFolder(path), to_dict(recipe)
     with only_one(path):
         open_run(folder, recipe, resume=resume)
         best = meta_train(training, folder, stored, observers)
+        optimizer = finish()
         about = {
             "optimizer": stored["optimizer"],
             "recipe": stored,
             "validation": best["validation"],
         }
-        write_tensors(path / WEIGHTS, dict(training.optimizer.named_parameters()), about)
-    return best
+        write_tensors(path / WEIGHTS, dict(optimizer.named_parameters()), about)
+    return optimizer, best

@@ -41,7 +41,7 @@ KNOBS = {**LENGTHS, **MIXING}
 """What is set in each round."""
 
 
-def schedule(step: int, steps: int, heard: int, like: Tensor) -> Tensor:
+def schedule(step: int, steps: int, heard: float, like: Tensor) -> Tensor:
     """Say how far a run is, how long it is, and how many agents a server hears in a round.
 
     Over a graph `heard` is `NOBODY`; returns `[SCHEDULE]`.

@@ -72,6 +72,8 @@ class Heard:
         The mean square of a centred feature, `[agents]`.
     examples : Tensor
         The mean number of an agent's examples, `[agents]`.
+    total : Tensor
+        The number of all agents' examples, `[agents]`.
     signals : Tensor
         Everything that the controller sees of the problem, `[agents, SIGNALS]`.
     """
@@ -80,6 +82,7 @@ class Heard:
     bends: Tensor
     scale: Tensor
     examples: Tensor
+    total: Tensor
     signals: Tensor
 
 
@@ -106,7 +109,8 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     # In very large or very small units these squares are no numbers: then they tell nothing.
     concentration = torch.where((pairs > 0) & concentration.isfinite(), concentration, 0.0)
     dimension = -concentration.clamp(1 / features, 1.0).log()
-    total = (agents * mean).clamp(min=1.0).log()
+    examples = (agents * mean).clamp(min=1.0)
+    total = examples.log()
     log_classes = math.log(classes)
     signal_to_noise = (signal.clamp(min=0) * total.exp() / classes + 0.1).log()
     signals = [
@@ -121,7 +125,7 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     learned = torch.stack(signals, 1).clamp(-4, 4)
     share = (per_class.clamp(min=0) + 0.1) / (per_class.clamp(min=0) + 0.1).sum(1, keepdim=True)
     bends, fit = progress[:, :classes], progress[:, classes:]
-    return Heard(share, bends, scale, mean, torch.cat([learned, fit], 1))
+    return Heard(share, bends, scale, mean, examples, torch.cat([learned, fit], 1))
 
 
 def own_progress(
@@ -135,7 +139,7 @@ def own_progress(
     guessing.
     """
     classes, count = view.labels.shape[1], view.count[:, 0, 0]
-    unit = count * max(math.log(classes), 0.5)
+    unit = count * loss_of_guessing(classes)
 
     def loss(found: Tensor) -> Tensor:
         right = (found * view.labels).sum(1) + (1 - view.real[:, :, 0])
@@ -148,6 +152,11 @@ def own_progress(
     values = [loss(probabilities) - 0.5, hits - 0.5, loss(fitted) - 0.5, unusual]
     bends = (fitted * (view.real.mT - fitted)).sum(2) / count[:, None]
     return torch.cat([bends, torch.stack(values, 1).clamp(-3, 3)], 1)
+
+
+def loss_of_guessing(classes: int) -> float:
+    """Return the loss of guessing, the unit of losses; of one class half a nat."""
+    return max(math.log(classes), 0.5)
 
 
 def no_progress(nodes: int, classes: int, like: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ the features or changing their unit changes nothing but the names. Rotating or p
 changes the random directions of the sketch only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
@@ -37,6 +37,7 @@ from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
+from fedsurf.unrolled.confidence import SURENESS, Confidence, known_of, own_sureness
 from fedsurf.unrolled.controller import LENGTHS, NOBODY, Controller, schedule
 from fedsurf.unrolled.curvature import (
     WIDTH,
@@ -89,6 +90,8 @@ class TransferableConfig:
     """Hidden units of the perceptron that sets the knobs of a round."""
     class_width: int = 12
     """Hidden units of the perceptron that sees the classes."""
+    confidence_width: int = field(default=0, metadata={"added_later": True})
+    """Hidden units of the perceptron that says how sure heads should be; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,9 @@ class TransferState(State):
         V of the round before, class by class; through a server, the W that it sends.
     sums, progress : Tensor
         What each node heard of the data and of progress, `[nodes, …]`.
+    sureness : Tensor
+        What each node heard of how sure heads are, `[nodes, SURENESS]`; without columns where the
+        optimizer has no confidence.
     moments : Tensor
         What each node heard of the examples' sum and of the sketch, `[nodes, features · (k + 1)]`.
     own, own_moments : Tensor
@@ -129,6 +135,7 @@ class TransferState(State):
     fitted: Tensor
     sums: Tensor
     progress: Tensor
+    sureness: Tensor
     moments: Tensor
     own: Tensor
     own_moments: Tensor
@@ -146,7 +153,7 @@ class TransferState(State):
 
 
 class Transferable(nn.Module):
-    """The learned parameters: a controller for graphs and one for servers.
+    """The learned parameters: a controller for graphs, one for servers, perhaps a confidence.
 
     Parameters
     ----------
@@ -161,6 +168,9 @@ class Transferable(nn.Module):
         self.config = config
         self.graph = Controller(config.width, config.class_width, generator)
         self.server = Controller(config.width, config.class_width, generator)
+        self.confidence: Confidence | None = None
+        if config.confidence_width:
+            self.confidence = Confidence(config.confidence_width, generator)
 
     @property
     def constraints(self) -> int:
@@ -288,6 +298,9 @@ class TransferableAlgorithm:
             fitted=zero,
             sums=sums,
             progress=progress,
+            sureness=zero.new_zeros(
+                network.nodes, SURENESS * (self.optimizer.confidence is not None)
+            ),
             moments=moments,
             own=own,
             own_moments=own_moments,
@@ -316,14 +329,36 @@ class TransferableAlgorithm:
             one_round = self._through_server if network.server else self._over_graph
             own = one_round(own, network, generator)
         weights = by_feature(own.head[:1] if network.server else own.head, self.model.features)
+        if self.optimizer.confidence is not None:
+            weights = weights * self.optimizer.confidence(self.known(own, network)).exp()
         return replace(own, weights=weights.expand(network.nodes, -1), steps=own.steps + 1)
+
+    def known(self, state: TransferState, network: Network) -> Tensor:
+        """Return what the confidence of heads depends on, after a layer: a row for each, or the server's."""
+        heard_of = slice(1) if network.server else slice(None)
+        heard = self._hear(state.sums[heard_of], state.progress[heard_of], network)
+        last, rounds = self._when(state)
+        if network.server:
+            called = state.reports / last
+            share = state.head.new_full((1, 1), called / network.agents)
+        else:
+            called, share = NOBODY, self._heard_share(network).to(state.head)
+        when = schedule(last - 1, rounds, called, state.head)
+        return known_of(
+            when,
+            heard,
+            state.sureness[heard_of],
+            share,
+            features=self.model.features,
+            server=network.server,
+        )
 
     def _over_graph(
         self, state: TransferState, network: Network, generator: torch.Generator
     ) -> TransferState:
         heard = self._hear(state.sums, state.progress, network)
         sharing = state.rounds - self.calibration < SHARED_ROUNDS
-        mixing, fitted, progress = self._work(
+        mixing, fitted, progress, sureness = self._work(
             self.optimizer.graph,
             schedule(*self._when(state), NOBODY, state.head),
             state.outlook,
@@ -342,7 +377,10 @@ class TransferableAlgorithm:
             sent = weighted_sum(correction, state.head - state.fitted, plus=fitted)
         seen = torch.lerp(progress, state.progress, FORGETTING)
         told = [state.sums, seen] + [state.moments] * sharing
-        head, heard_of = network.mix_parts(sent, torch.cat(told, 1))
+        parts = [sent, torch.cat(told, 1)]
+        if self.optimizer.confidence is not None:
+            parts.append(torch.lerp(sureness, state.sureness, FORGETTING))
+        head, heard_of, *sure = network.mix_parts(*parts)
         sums, seen, *moments = torch.split(heard_of, [part.shape[1] for part in told], 1)
         # Nothing learned is in these: without this, derivatives would be taken of all examples.
         sums, moments = sums.detach(), [part.detach() for part in moments]
@@ -355,6 +393,7 @@ class TransferableAlgorithm:
             fitted=fitted,
             sums=sums,
             progress=seen,
+            sureness=sure[0] if sure else state.sureness,
             rounds=state.rounds + 1,
         )
         return self._recentred(state, moments[0], network) if sharing else state
@@ -408,7 +447,7 @@ class TransferableAlgorithm:
             sums, moments = own, own_moments
         heard = self._hear(sums, progress, network)
         curvature = self._curvature(moments, sums, known, heard)
-        mixing, fitted, progress = self._work(
+        mixing, fitted, progress, sureness = self._work(
             self.optimizer.server,
             schedule(*self._when(state), len(called), head),
             Outlook.of(view, curvature),
@@ -418,8 +457,9 @@ class TransferableAlgorithm:
             head.new_full((len(called), 1), len(called) / network.agents),
             generator,
         )
-        reply = network.upload(torch.cat([fitted, own, progress, own_moments], 1), called)
-        head, sums, progress, moments = torch.split(reply.mean(0), sizes)
+        reply = network.upload(torch.cat([fitted, own, progress, own_moments, sureness], 1), called)
+        sizes.append(sureness.shape[1])
+        head, sums, progress, moments, sure = torch.split(reply.mean(0), sizes)
         sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
         one = torch.ones_like(mixing)
         _, keep, stay, memory = _bounded(mixing, one, one).mean(0).unbind()
@@ -440,6 +480,7 @@ class TransferableAlgorithm:
             progress=_with_server(
                 state.progress, torch.lerp(progress, state.progress[0], forgetting)
             ),
+            sureness=_with_server(state.sureness, torch.lerp(sure, state.sureness[0], forgetting)),
             moments=_with_server(state.moments, torch.lerp(state.moments[0], moments, share)),
             reports=reports,
             rounds=state.rounds + 1,
@@ -486,8 +527,8 @@ class TransferableAlgorithm:
         steps: int,
         heard_share: Tensor,
         generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fit the heads to the agents' examples; return what mixing depends on, V and the progress."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Fit the heads to the agents' examples; return what mixing depends on, V, progress and sureness."""
         classes, view = self.model.classes, outlook.view
         counts, count = view.labels.sum(2), view.count[:, 0]
         share = (counts + PRIOR * heard.classes) / (count + PRIOR)
@@ -499,6 +540,9 @@ class TransferableAlgorithm:
             when, heard.signals, view.count[:, 0] / count, heard_share
         )
         before = fit.probabilities()
+        sureness = before.new_empty(len(before), 0)
+        if self.optimizer.confidence is not None:
+            sureness = own_sureness(fit.logits, before, view.labels)
         error = classes * (before - view.labels).abs().sum(2) / view.count[:, 0]
         relative = (count / heard.examples[:, None].clamp(min=0.1)).log().expand_as(share)
         about = [
@@ -525,7 +569,8 @@ class TransferableAlgorithm:
         after = fit.probabilities()
         for _ in range(steps - 1):
             fit.take(step)
-        return mixing, fit.head(), own_progress(before, after, view, share, heard.classes)
+        progress = own_progress(before, after, view, share, heard.classes)
+        return mixing, fit.head(), progress, sureness
 
 
 def _bounded(value: Tensor, below: Tensor, above: Tensor) -> Tensor:
