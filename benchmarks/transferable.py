@@ -108,7 +108,7 @@ def distribution(features: int, classes: int, agents: int) -> TaskDistribution:
 @torch.no_grad()
 def one_run(tasks: TaskDistribution, network: Network, model: SoftmaxHead, repeats: int) -> None:
     task = tasks.draw(generator(0, "task"))
-    optimizer = Transferable(TransferableConfig(), generator(0, "parameters"))
+    optimizer = Transferable(PretrainConfig().optimizer, generator(0, "parameters"))
     algorithm = optimizer.on(model, rounds=20)
 
     def run() -> None:
