@@ -129,6 +129,24 @@ def test_it_learns_in_place_and_nothing_else_changes():
         assert torch.equal(value, before[name]) != name.startswith("confidence.")
 
 
+def test_it_learns_from_a_single_head_too():
+    learner, problems = whole(), WideProblems(replace(SMALL, server_share=1.0), 3)
+    learn_confidence(learner, problems, ConfidenceConfig(problems=1, steps=2))
+    assert all(value.isfinite().all() for value in learner.confidence.parameters())
+    confidence = Confidence(4, seeded(0))
+    seen = Seen(torch.zeros(1, INPUTS), logarithms().abs()[None])
+    fit(confidence, [seen], ConfidenceConfig(steps=2), seeded(1))
+    assert all(value.isfinite().all() for value in confidence.parameters())
+
+
+@pytest.mark.parametrize("name", ["problems", "steps"])
+def test_numbers_that_leave_nothing_to_learn_from_are_refused(name):
+    with pytest.raises(ValueError, match=rf"^{name}: got 0, but it must be at least 1"):
+        ConfidenceConfig(**{name: 0})
+    with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
+        ConfidenceConfig(**{name: 2.5})
+
+
 def test_an_optimizer_without_one_is_refused():
     learner = Transferable(TransferableConfig(), seeded(0))
     with pytest.raises(ValueError, match=r"^optimizer: got one without confidence"):

@@ -194,6 +194,13 @@ def test_configured_shares_and_sizes_are_kept():
         assert problem.algorithm(optimizer).rounds == problem.rounds
         with pytest.raises(TypeError, match=r"^optimizer: got a object"):
             problem.algorithm(object())
+    rare = WideProblems(replace(config, rare_share=1.0, most_examples=2000), 0)
+    smallest = []
+    for number in range(10):
+        task = rare.training(number).task
+        counts = torch.bincount(task.train.pooled().y[0], minlength=task.classes)
+        smallest.append(float(counts.min() * task.classes / counts.sum()))
+    assert sum(one < 0.3 for one in smallest) >= 8
     even = WideProblems(replace(config, even_share=1.0, most_examples=2000), 0)
     for number in range(10):
         task = even.training(number).task

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_whole
 from fedsurf.models import cross_entropy
 from fedsurf.pretraining.problems import WideProblems
 from fedsurf.randomness import generator as seeded
@@ -50,6 +51,12 @@ class ConfidenceConfig:
 
     Without it the perceptron trusts small differences, and is too sure on data unlike any that it saw.
     """
+
+    def __post_init__(self) -> None:
+        for name in ("problems", "steps"):
+            check_whole(getattr(self, name), name)
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, but it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -137,8 +144,10 @@ def fit(
     )
     finite = losses.isfinite().all(1)
     known, losses, weight = known[finite], losses[finite], weight[finite] / len(seen)
-    spread = config.jitter * known.std(0)
-    spread[:MEASURED] = 0
+    spread = torch.zeros_like(known[0])
+    if len(known) > 1:
+        spread = config.jitter * known.std(0)
+        spread[:MEASURED] = 0
     adam = torch.optim.AdamW(
         confidence.parameters(), config.learning_rate, weight_decay=config.weight_decay
     )
@@ -171,9 +180,8 @@ def interpolated(losses: Tensor, logarithm: Tensor) -> Tensor:
     """Return the losses at factors between those of `losses[heads, FACTORS]`, `[heads]`."""
     place = (logarithm + LARGEST) * ((FACTORS - 1) / (2 * LARGEST))
     below = place.detach().floor().long().clamp(0, FACTORS - 2)[:, None]
-    return torch.lerp(losses.gather(1, below), losses.gather(1, below + 1), place[:, None] - below)[
-        :, 0
-    ]
+    left, right = losses.gather(1, below), losses.gather(1, below + 1)
+    return torch.lerp(left, right, place[:, None] - below)[:, 0]
 
 
 @contextmanager
