@@ -63,6 +63,24 @@ def test_a_file_is_loaded_by_its_path(file: Path, kind: type) -> None:
     assert pretrained.card(kind(file))["note"] == "for a test"
 
 
+def test_files_from_before_there_was_confidence_are_loaded_without(file: Path) -> None:
+    shipped = fedsurf.load()
+    tensors = {
+        name: value
+        for name, value in shipped.named_parameters()
+        if not name.startswith("confidence.")
+    }
+    assert len(tensors) < len(list(shipped.parameters()))
+    write_tensors(file, tensors, {"optimizer": {"width": 24, "class_width": 12}})
+    loaded = fedsurf.load(file)
+    assert loaded.confidence is None
+    with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads"):
+        fedsurf.load_for_modules(file)
+    write_tensors(file, tensors, {"optimizer": vars(shipped.config)})
+    with pytest.raises(CheckpointError, match=r"lacks the tensors .*confidence"):
+        fedsurf.load(file)
+
+
 def test_other_weights_have_another_digest(file: Path) -> None:
     before = pretrained.digest(file)
     assert pretrained.digest(file) == before != pretrained.digest()

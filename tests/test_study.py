@@ -576,7 +576,7 @@ def test_results_of_other_weights_and_depths_are_not_read_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "optimizer.safetensors"
-    small = {"optimizer": {"width": 24, "class_width": 12}}
+    small = {"optimizer": vars(load().config)}
     write_tensors(file, dict(load().named_parameters()), small)
     study = Study(replace(SMALL, tasks=1), tmp_path / "cache")
     entrant = Entrant("SURF-T", pretrained=str(file), rounds=4)
@@ -599,7 +599,7 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine" / "optimizer.safetensors"
-    about = {"optimizer": {"width": 24, "class_width": 12}}
+    about = {"optimizer": vars(load().config)}
     write_tensors(file, dict(load().named_parameters()), about)
     command = ["compare", "digits", "--folder", str(tmp_path / "study"), "--methods", "dgd"]
     command += ["--tasks", "1", "--rounds", "10", "--at", "5", "10"]
