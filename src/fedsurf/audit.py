@@ -7,8 +7,7 @@ are renamed. The audit runs an optimizer on the same tasks, untouched and under 
 judges it by a rule (`verdict`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from fedsurf.algorithms import Algorithm
 from fedsurf.algorithms.centralised import TUNING_TOLERANCE, Centralised
+from fedsurf.bars import OpenBar, silent
 from fedsurf.configuration import to_dict
 from fedsurf.evaluation import run_all
 from fedsurf.experiment import Experiment
@@ -45,12 +45,6 @@ TUNING_TASKS = 3
 """Validation tasks that choose the penalty of centralised training."""
 
 Expected = Literal["", "chance", "same", "near"]
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-
-
-@contextmanager
-def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
-    yield lambda: None
 
 
 @dataclass(frozen=True)
@@ -217,7 +211,7 @@ def audit(
     *,
     other: Study | None = None,
     agents: Sequence[int] | None = None,
-    progress: Progress = _silent,
+    progress: OpenBar = silent,
 ) -> Audit:
     """Run an optimizer on a study's meta-test tasks, untouched and under interventions.
 
@@ -259,7 +253,7 @@ def audit(
 class _Bench:
     """Runs a subject on a study's tasks, untouched and touched, beside centralised training."""
 
-    def __init__(self, subject: Subject, study: Study, progress: Progress) -> None:
+    def __init__(self, subject: Subject, study: Study, progress: OpenBar) -> None:
         self.subject, self.study, self.progress = subject, study, progress
         self.seed = study.config.seeds[0]
         self.tasks = study.test_tasks(self.seed)

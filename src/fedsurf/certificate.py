@@ -6,8 +6,7 @@ norms, and says where a bound tells nothing that was not known without it.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.assumptions import Check, check_assumptions
+from fedsurf.bars import OpenBar, silent
 from fedsurf.certificate_layers import Constraint, Fall, Layer, fall_of, layers_of
 from fedsurf.experiment import Experiment
 from fedsurf.intervals import check_confidence
@@ -26,12 +26,6 @@ from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
 
 GradientExamples = Literal["mini-batch", "all"]
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-
-
-@contextmanager
-def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
-    yield lambda: None
 
 
 @dataclass(frozen=True)
@@ -192,7 +186,7 @@ def certify(
     training_tasks: int | None = None,
     confidence: float = 0.95,
     gradient_examples: GradientExamples | None = None,
-    progress: Progress = _silent,
+    progress: OpenBar = silent,
 ) -> Certificate:
     """Measure the theorems' quantities for a meta-trained optimizer.
 

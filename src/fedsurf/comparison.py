@@ -4,8 +4,7 @@ Every method gets the same tasks, the same W_0, the same network and the same me
 tuned, for each number of rounds that it is given, on tasks of the validation pool.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
+from fedsurf.bars import OpenBar, silent
 from fedsurf.checks import check_kind, check_whole
 from fedsurf.evaluation import Trajectories, recorded_steps, run_all
 from fedsurf.experiment import Experiment
@@ -134,22 +134,13 @@ class Comparison:
         }
 
 
-Progress = Callable[[str, int], Any]
-"""Opens a progress bar with a title and a total; a context manager whose value advances it by one."""
-
-
-@contextmanager
-def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
-    yield lambda: None
-
-
 def evaluate(
     experiment: Experiment,
     *,
     tasks: int = 30,
     rounds: Sequence[int] = (20, 200),
     tuning_tasks: int = 3,
-    progress: Progress = _silent,
+    progress: OpenBar = silent,
 ) -> Comparison:
     """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks.
 

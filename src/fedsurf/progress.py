@@ -1,7 +1,7 @@
 """Progress on the terminal, on standard error: bars for long work, a line for each validation."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedsurf.bars import OpenBar
 from fedsurf.surf.meta_training import StepRecord, ValidationRecord
 
 
@@ -92,7 +93,7 @@ class TerminalProgress:
         )
 
 
-def opener(console: Console) -> Callable[[str, int], AbstractContextManager[Callable[[], None]]]:
+def opener(console: Console) -> OpenBar:
     """Return a function that opens a progress bar with a title and a total."""
 
     @contextmanager

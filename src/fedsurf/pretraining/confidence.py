@@ -5,14 +5,13 @@ some agents' heads on all test examples is written down for each of many factors
 `Confidence` then learns to choose factors, from what these agents knew, that make these losses small.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from fedsurf.bars import OpenBar, silent
 from fedsurf.checks import check_whole
 from fedsurf.models import cross_entropy
 from fedsurf.pretraining.problems import WideProblems
@@ -21,8 +20,6 @@ from fedsurf.unrolled.confidence import LARGEST, MEASURED, Confidence
 from fedsurf.unrolled.local_fit import by_feature
 from fedsurf.unrolled.signals import loss_of_guessing
 from fedsurf.unrolled.transferable import Transferable, TransferableAlgorithm
-
-OpenBar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 FACTORS = 41
 """At how many factors losses are written down."""
@@ -79,7 +76,7 @@ def learn_confidence(
     optimizer: Transferable,
     problems: WideProblems,
     config: ConfidenceConfig,
-    open_bar: OpenBar | None = None,
+    open_bar: OpenBar = silent,
 ) -> None:
     """Let an optimizer learn its confidence, in place; nothing else of it changes.
 
@@ -91,14 +88,14 @@ def learn_confidence(
         Where the problems come from; the same ones for the same seed.
     config : ConfidenceConfig
         How.
-    open_bar : callable or None
+    open_bar : OpenBar
         Opens a progress bar with a title and a total.
     """
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to learn")
-    problems = WideProblems(replace(problems.config, rare_share=config.rare_share), problems.seed)
+    problems = problems.with_rare_classes(config.rare_share)
     seen = []
-    with (open_bar or _silent)("learning confidence", config.problems) as advance:
+    with open_bar("learning confidence", config.problems) as advance:
         for number in range(config.problems):
             seen.append(see(optimizer, problems, number))
             advance()
@@ -182,8 +179,3 @@ def interpolated(losses: Tensor, logarithm: Tensor) -> Tensor:
     below = place.detach().floor().long().clamp(0, FACTORS - 2)[:, None]
     left, right = losses.gather(1, below), losses.gather(1, below + 1)
     return torch.lerp(left, right, place[:, None] - below)[:, 0]
-
-
-@contextmanager
-def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
-    yield lambda: None

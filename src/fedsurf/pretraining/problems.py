@@ -9,7 +9,8 @@ which some agents report; stale agents, lost messages and agents that come and g
 MNIST or digits is in it.
 """
 
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -117,6 +118,12 @@ class WideProblems:
             pixels = pixels / 255
         views = random_views(pixels, self.config.views, 128, seeded(self.seed, "views"))
         return views, torch.from_numpy(dataset.train_y)
+
+    def with_rare_classes(self, share: float) -> "WideProblems":
+        """Return the same distribution, of the same views, with another share of rare classes."""
+        other = copy(self)
+        other.config = replace(self.config, rare_share=share)
+        return other
 
     def training(self, number: int) -> Problem:
         """Return the problem of a meta-training step."""

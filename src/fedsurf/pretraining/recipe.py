@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from fedsurf.bars import OpenBar, silent
 from fedsurf.configuration import to_dict
 from fedsurf.files import only_one, write_tensors
 from fedsurf.pretrained import load
-from fedsurf.pretraining.confidence import ConfidenceConfig, OpenBar, learn_confidence
+from fedsurf.pretraining.confidence import ConfidenceConfig, learn_confidence
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
@@ -85,7 +86,7 @@ def pretrain(
     *,
     resume: bool = False,
     observers: Sequence[Observer] = (),
-    open_bar: OpenBar | None = None,
+    open_bar: OpenBar = silent,
 ) -> tuple[Transferable, dict[str, Any]]:
     """Meta-train a transferable optimizer into a folder; return it, and what validation said of it.
 
@@ -99,7 +100,7 @@ def pretrain(
         Go on from the newest state in the folder, to the same bits as without interruption.
     observers : sequence of Observer
         Are told what happens in meta-training.
-    open_bar : callable or None
+    open_bar : OpenBar
         Opens a progress bar with a title and a total, for what comes after it.
     """
     shape = replace(config.optimizer, confidence_width=0)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsurf.bars import silent
 from fedsurf.configuration import to_dict
 from fedsurf.console import limit_threads
 from fedsurf.reproduction.claims import Claim
@@ -22,7 +23,6 @@ from fedsurf.reproduction.stages import (
     parameters_of,
     run_apart,
     run_here,
-    silent,
 )
 from fedsurf.reproduction.workshop import Workshop
 from fedsurf.tasks.features import FeatureConfig

@@ -3,15 +3,15 @@
 A stage leaves its result in the workshop's folder, where the figure then finds it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
+from fedsurf.bars import silent
 from fedsurf.configuration import to_dict
 from fedsurf.console import limit_threads
 from fedsurf.experiment import ExperimentConfig
@@ -223,13 +223,3 @@ def _work(stage: Stage, folder: Path, size: Size) -> float:
     start = perf_counter()
     stage.work(Workshop(folder, size, silent))
     return perf_counter() - start
-
-
-@contextmanager
-def _silent(_title: str, _total: int) -> Iterator[Callable[[], None]]:
-    yield lambda: None
-
-
-def silent(title: str, total: int) -> AbstractContextManager[Callable[[], None]]:
-    """Show no progress."""
-    return _silent(title, total)

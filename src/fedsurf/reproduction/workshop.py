@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from fedsurf import pretrained
-from fedsurf.audit import Progress, Subject, audit
+from fedsurf.audit import Subject, audit
+from fedsurf.bars import OpenBar
 from fedsurf.certificate import certify
 from fedsurf.configuration import to_dict
 from fedsurf.evaluation import Trajectories
@@ -97,7 +98,7 @@ class Workshop:
         self,
         folder: Path,
         size: Size,
-        progress: Progress,
+        progress: OpenBar,
         watching: Callable[[], AbstractContextManager[Sequence[Observer]]] = lambda: nullcontext(
             ()
         ),

@@ -33,7 +33,7 @@ from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.controller import NOBODY, SCHEDULE, drawn_linear, schedule, two_layers
-from fedsurf.unrolled.signals import FORGETTING
+from fedsurf.unrolled.signals import FORGETTING, loss_of_guessing
 from fedsurf.unrolled.transferable import CONSTRAINTS, FEWEST_ROUNDS, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 
 LENGTHS = {"gradient": -2.0, "normalised": -3.0, "decay": -9.0}
@@ -393,7 +393,7 @@ def _tell(before: Tensor, after: Tensor, task: Task) -> Tensor:
     The loss of what they heard before they fitted it is close to what examples that nobody fitted
     would say.
     """
-    guessing = max(math.log(task.classes), 0.5)
+    guessing = loss_of_guessing(task.classes)
     count = task.train.counts.to(before.dtype)
     before, after = before / guessing, after / guessing
     values = [before - 0.5, after - 0.5, before.clamp(min=1e-4).log() / 2, count.log() - 3.5]
