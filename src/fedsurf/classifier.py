@@ -40,7 +40,8 @@ from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.feature_range import FeatureRangeError
-from fedsurf.unrolled.transferable import MOST_LEARNED, Scaling, TransferState
+from fedsurf.unrolled.transfer_state import TransferState
+from fedsurf.unrolled.transferable import MOST_LEARNED, Scaling
 from fedsurf.wording import counted
 
 

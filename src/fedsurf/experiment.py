@@ -16,7 +16,8 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.meta_training import MetaTraining, SurfConfig
+from fedsurf.surf.config import SurfConfig
+from fedsurf.surf.meta_training import MetaTraining
 from fedsurf.surf.problems import FixedProblems
 from fedsurf.surf.running import (
     Observer,

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from fedsurf.bars import OpenBar
-from fedsurf.surf.meta_training import StepRecord, ValidationRecord
+from fedsurf.surf.records import StepRecord, ValidationRecord
 
 
 class TerminalProgress:

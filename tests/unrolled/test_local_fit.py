@@ -10,7 +10,8 @@ from drawn import seeded
 
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.curvature import Curvature
-from fedsurf.unrolled.local_fit import LocalFit, LocalView, Outlook, Step, by_feature
+from fedsurf.unrolled.local_fit import LocalFit, Outlook, Step, by_feature
+from fedsurf.unrolled.local_view import LocalView
 
 AGENTS, CLASSES = 3, 4
 

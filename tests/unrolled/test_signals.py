@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.tasks.examples import Examples
-from fedsurf.unrolled.local_fit import LocalView
+from fedsurf.unrolled.local_view import LocalView
 from fedsurf.unrolled.signals import (
     PROGRESS,
     SIGNALS,

@@ -21,7 +21,7 @@ from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.controller import SCHEDULE
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions, unpack
 from fedsurf.unrolled.feature_range import FeatureRangeError
-from fedsurf.unrolled.local_fit import LocalView
+from fedsurf.unrolled.local_view import LocalView
 from fedsurf.unrolled.transferable import MOST_ROUNDS, SHARED_ROUNDS
 
 AGENTS, CLASSES = 6, 3

@@ -17,7 +17,8 @@ from fedsurf.pretraining.clouds import Cloud, chance, log_uniform, uniform
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.pretraining.recipe import PretrainConfig, train_into
 from fedsurf.randomness import generator as seeded
-from fedsurf.surf.meta_training import MetaTraining, SurfConfig
+from fedsurf.surf.config import SurfConfig
+from fedsurf.surf.meta_training import MetaTraining
 from fedsurf.surf.problems import Problem
 from fedsurf.surf.running import Observer
 from fedsurf.unrolled.gradient_layer import GradientTransfer, GradientTransferConfig

@@ -27,8 +27,8 @@ from fedsurf.pretraining.clouds import (
     uniform,
 )
 from fedsurf.randomness import generator as seeded
-from fedsurf.surf.meta_training import Unrolled, UnrolledOptimizer
 from fedsurf.surf.problems import Problem
+from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
 from fedsurf.tasks import sources
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition

@@ -19,8 +19,9 @@ from fedsurf.pretraining.confidence import ConfidenceConfig, learn_confidence
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.config import SurfConfig
 from fedsurf.surf.descent import DescentConfig
-from fedsurf.surf.meta_training import MetaTraining, SurfConfig
+from fedsurf.surf.meta_training import MetaTraining
 from fedsurf.surf.running import Observer, meta_train, open_run
 from fedsurf.unrolled.transferable import Transferable, TransferableConfig
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from time import perf_counter
 
 from fedsurf.files import write_json
-from fedsurf.surf.meta_training import StepRecord, ValidationRecord
+from fedsurf.surf.records import StepRecord, ValidationRecord
 
 
 class PaceOfSteps:

@@ -27,7 +27,9 @@ from fedsurf.files import (
     write_json,
     write_tensors,
 )
-from fedsurf.surf.meta_training import MetaTraining, UnrolledOptimizer, ValidationRecord
+from fedsurf.surf.meta_training import MetaTraining
+from fedsurf.surf.records import ValidationRecord
+from fedsurf.surf.unrolled_optimizer import UnrolledOptimizer
 
 FORMAT = 1
 """The version of the files' layout."""

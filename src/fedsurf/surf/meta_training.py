@@ -9,196 +9,29 @@ layer on its test examples, and updates θ by Adam and λ by projected ascent, a
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import cooper
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Algorithm
 from fedsurf.models import Model
 from fedsurf.randomness import generator as seeded
-from fedsurf.statistics import standard_error, within_error
+from fedsurf.statistics import standard_error
 from fedsurf.surf.calibrated_losses import pooled_losses
-from fedsurf.surf.descent import DescentConfig, slack
+from fedsurf.surf.config import SurfConfig
+from fedsurf.surf.descent import slack
 from fedsurf.surf.factored_adam import FactoredAdam
+from fedsurf.surf.lagrangian import DescendingProblem
 from fedsurf.surf.problems import Problem, Problems
+from fedsurf.surf.records import StepRecord, ValidationRecord
+from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import AgentWeighting
-
-SelectBy = Literal["loss", "accuracy", "last"]
-
-
-class Unrolled(Algorithm, Protocol):
-    """An algorithm with a certain number of steps, its layers."""
-
-    @property
-    def steps(self) -> int:
-        """The number of layers."""
-        ...
-
-
-class UnrolledOptimizer(Protocol):
-    """Learned parameters θ, and the algorithm whose layers they are."""
-
-    @property
-    def constraints(self) -> int:
-        """The number of descending constraints: one for each layer, or for each part of the depth."""
-        ...
-
-    def on(self, model: Model, rounds: int | None = None) -> "Unrolled":
-        """Return the algorithm whose steps are the layers, for a model and a number of rounds."""
-        ...
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Return θ."""
-        ...
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return θ with names."""
-        ...
-
-
-@dataclass(frozen=True)
-class SurfConfig:
-    """How an unrolled optimizer is meta-trained; the paper's values by default."""
-
-    steps: int = 3000
-    """Meta-training steps; each takes one task."""
-    tasks: int = 600
-    """The number of different meta-training tasks, the paper's Q; the pretraining commands draw a new
-    problem in every step instead, and do not look at this."""
-    learning_rate: float = 1e-2
-    """Adam's learning rate μ_θ."""
-    final_learning_rate: float | None = None
-    """If given, the learning rate falls to this along half a cosine; otherwise it stays."""
-    second_moment_decay: float = field(default=0.999, metadata={"added_later": True})
-    """Adam's β2; smaller forgets outliers sooner."""
-    dual_rate: float = 1e-2
-    """The multipliers' learning rate μ_λ."""
-    penalty: float = 0.0
-    """Coefficient c of the augmented Lagrangian, which adds c/2 · slack² for each constraint with
-    λ + c · slack > 0 and leaves the others out. 0 is the paper's plain Lagrangian, whose multipliers
-    and layers swing around the solution; the penalty damps that, so that the constraints hold when
-    meta-training ends."""
-    descent: DescentConfig = field(default_factory=DescentConfig)
-    """The descending constraints."""
-    gradient_batch_size: int = 10
-    """Examples of each agent in the mini-batches on which the constraints' gradients are taken."""
-    loss_examples: int | None = None
-    """If given, so many test examples of each agent, drawn anew in each step, make the loss;
-    otherwise all of them."""
-    loss_on: Literal["own", "pooled"] = field(default="own", metadata={"added_later": True})
-    """own: each agent's loss is on its own test examples (the paper's); pooled: on those of the whole
-    federation, so that an agent that serves only its own classes is no better for it."""
-    calibrated_share: float = field(default=0.0, metadata={"added_later": True})
-    """Only with pooled losses: this share of the loss is that of each agent's logits times the factor
-    that makes it lowest. It sees whether the right class leads, not how sure the agent is of it, as
-    accuracy does; the other share is the plain loss."""
-    calibration_examples: int = field(default=512, metadata={"added_later": True})
-    """From about so many test examples that factor is found; of more, each second, third, … is taken."""
-    relative_loss: bool = field(default=False, metadata={"added_later": True})
-    """Divide each problem's loss by that of guessing, log C, so that problems with many classes do
-    not count for more."""
-    clip: float | None = field(default=None, metadata={"added_later": True})
-    """If given, the gradient of a step is scaled down to this length where it is longer."""
-    skip_above: float | None = field(default=None, metadata={"added_later": True})
-    """If given, a problem whose loss is above this, or no number, is left out: among problems of very
-    different kinds, one outlier must not undo what was learned."""
-    averaging: float = field(default=0.0, metadata={"added_later": True})
-    """If above 0, validated and kept is not θ but its exponential average over steps, of which this
-    share stays in a step (0.98: about the last 50): a step sees one problem and moves θ at random."""
-    weighting: AgentWeighting = "uniform"
-    """An agent's weight in f: 1/n (the paper's), or its share of the training examples."""
-    validate_every: int = 250
-    """Steps between validations, after each of which the state is saved."""
-    validation_tasks: int = 10
-    """Tasks of a validation."""
-    select_by: SelectBy = field(default="loss", metadata={"added_later": True})
-    """What makes a validation the best, among those whose constraints hold: its loss; its pooled
-    accuracy, which a few problems with a large loss do not decide; or that it is the last, where
-    averages and a falling learning rate leave less to chance than a choice by few tasks would."""
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """What one step of meta-training saw."""
-
-    step: int
-    loss: float
-    worst_slack: float
-    largest_multiplier: float
-
-
-@dataclass(frozen=True)
-class ValidationRecord:
-    """What a validation saw, means over its tasks."""
-
-    step: int
-    loss: float
-    accuracy: float
-    pooled_accuracy: float
-    slack: list[float]
-    """The mean slack of each layer; positive where the gradient norm did not fall enough."""
-    slack_error: list[float]
-    """Its standard error."""
-    multipliers: list[float]
-
-    @property
-    def feasible(self) -> bool:
-        """Whether every constraint holds within two standard errors."""
-        return all(self.holding)
-
-    @property
-    def holding(self) -> list[bool]:
-        """Which constraints hold within two standard errors."""
-        held: list[bool] = within_error(
-            torch.tensor(self.slack), torch.tensor(self.slack_error)
-        ).tolist()
-        return held
-
-    @property
-    def violation(self) -> float:
-        """The largest mean slack, at least 0."""
-        return max(0.0, *self.slack)
 
 
 class DivergedError(ArithmeticError):
     """Meta-training met a loss or a gradient that is no number."""
-
-
-class _Problem(cooper.ConstrainedMinimizationProblem):
-    """The constrained problem (SURF) as cooper sees it."""
-
-    def __init__(
-        self, layers: int, dtype: torch.dtype, *, constrained: bool, penalty: float
-    ) -> None:
-        super().__init__()
-        self.constrained = constrained
-        formulation: type[cooper.formulations.Formulation] = cooper.formulations.Lagrangian
-        coefficient = None
-        if penalty:
-            formulation = cooper.formulations.AugmentedLagrangian
-            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(
-                torch.tensor(penalty, dtype=dtype)
-            )
-        self.multiplier = cooper.multipliers.DenseMultiplier(num_constraints=layers, dtype=dtype)
-        self.descending = cooper.Constraint(
-            constraint_type=cooper.ConstraintType.INEQUALITY,
-            formulation_type=formulation,
-            multiplier=self.multiplier,
-            penalty_coefficient=coefficient,
-        )
-
-    def compute_cmp_state(self, loss: Tensor, slacks: Tensor) -> cooper.CMPState:
-        constraint = cooper.ConstraintState(
-            violation=slacks,
-            contributes_to_primal_update=self.constrained,
-            contributes_to_dual_update=self.constrained,
-        )
-        return cooper.CMPState(loss=loss, observed_constraints={self.descending: constraint})
 
 
 class MetaTraining:
@@ -224,43 +57,16 @@ class MetaTraining:
         *,
         seed: int = 0,
     ) -> None:
-        counts = ("steps", "tasks", "validate_every", "validation_tasks", "calibration_examples")
-        for name in counts:
-            if getattr(config, name) < 1:
-                raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
-        if not 0 <= config.calibrated_share <= 1 or (
-            config.calibrated_share > 0 and config.loss_on != "pooled"
-        ):
-            raise ValueError(
-                f"calibrated_share: got {config.calibrated_share} with loss_on {config.loss_on!r}, "
-                "but it must be between 0 and 1, and above 0 with 'pooled' only"
-            )
-        for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
-            rate = getattr(config, name)
-            if rate is not None and not 0 <= rate < math.inf:
-                raise ValueError(f"{name}: got {rate}, but it must be a finite number, at least 0")
-        if not 0 <= config.second_moment_decay < 1:
-            raise ValueError(
-                f"second_moment_decay: got {config.second_moment_decay}, but it must be at least 0 "
-                "and below 1"
-            )
-        for name in ("clip", "skip_above"):
-            limit = getattr(config, name)
-            if limit is not None and not limit > 0:
-                raise ValueError(f"{name}: got {limit}, but it must be positive, or none")
+        config.check()
         self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed
         self.step_count = 0
-        self._problem = _Problem(
+        self._problem = DescendingProblem(
             optimizer.constraints,
             next(optimizer.parameters()).dtype,
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
-        if not 0 <= config.averaging < 1:
-            raise ValueError(
-                f"averaging: got {config.averaging}, but it must be at least 0 and below 1"
-            )
         self._averages: dict[str, Tensor] = {}
         if config.averaging:
             self._averages = {

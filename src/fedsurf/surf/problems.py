@@ -1,18 +1,16 @@
 """Problems: what one step of meta-training unrolls an optimizer on."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
+from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
 from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.task import Task
-
-if TYPE_CHECKING:
-    from fedsurf.surf.meta_training import Unrolled, UnrolledOptimizer
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Problem:
         """What the agents train."""
         return self.trained or SoftmaxHead(self.task.features, self.task.classes)
 
-    def algorithm(self, optimizer: "UnrolledOptimizer") -> "Unrolled":
+    def algorithm(self, optimizer: UnrolledOptimizer) -> Unrolled:
         """Return the algorithm by which an optimizer solves this problem."""
         return optimizer.on(self.model, self.rounds)
 

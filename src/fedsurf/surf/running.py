@@ -6,7 +6,8 @@ from typing import Any, Protocol, TypeVar
 from fedsurf.configuration import differences, from_dict, to_dict
 from fedsurf.files import CheckpointError
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.meta_training import MetaTraining, StepRecord, ValidationRecord
+from fedsurf.surf.meta_training import MetaTraining
+from fedsurf.surf.records import StepRecord, ValidationRecord
 from fedsurf.surf.selection import choose
 
 Config = TypeVar("Config")

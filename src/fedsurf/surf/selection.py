@@ -1,6 +1,7 @@
 """Which checkpoint is the best: the best among those whose constraints hold within error."""
 
-from fedsurf.surf.meta_training import SelectBy, ValidationRecord
+from fedsurf.surf.config import SelectBy
+from fedsurf.surf.records import ValidationRecord
 
 BEST = {
     "loss": "lowest validation loss",

@@ -2,11 +2,11 @@
 
 from fedsurf.unrolled.graph_filter import GraphFilter
 from fedsurf.unrolled.perceptron import Activation, Perceptron, flatten_batch
+from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.transferable import (
     Transferable,
     TransferableAlgorithm,
     TransferableConfig,
-    TransferState,
 )
 from fedsurf.unrolled.udgd import UDGD, UDGDConfig, UDGDLayer
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
-from fedsurf.unrolled.local_fit import LocalView
+from fedsurf.unrolled.local_view import LocalView
 
 CALIBRATION_ROUNDS = 2
 """How many rounds standardisation takes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.unrolled.local_fit import LocalView
+from fedsurf.unrolled.local_view import LocalView
 
 SUMS = 7
 """Numbers that describe an agent's data."""

@@ -36,30 +36,18 @@ from fedsurf.checks import check_whole
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
+from fedsurf.unrolled import memory
 from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
-from fedsurf.unrolled.confidence import SURENESS, Confidence, known_of, own_sureness
-from fedsurf.unrolled.controller import LENGTHS, NOBODY, Controller, schedule
-from fedsurf.unrolled.curvature import (
-    WIDTH,
-    WIDTH_THROUGH_SERVER,
-    Curvature,
-    directions,
-    pack,
-    unpack,
-)
+from fedsurf.unrolled.confidence import SURENESS, Confidence, known_of
+from fedsurf.unrolled.controller import NOBODY, Controller, schedule
+from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, Curvature, directions
 from fedsurf.unrolled.feature_range import check_range
-from fedsurf.unrolled.local_fit import LocalFit, LocalView, Outlook, Step, by_feature
-from fedsurf.unrolled.rarity import eased
-from fedsurf.unrolled.signals import (
-    FORGETTING,
-    PRIOR,
-    SUMS,
-    Heard,
-    data_sums,
-    hear,
-    no_progress,
-    own_progress,
-)
+from fedsurf.unrolled.local_fit import Outlook, by_feature
+from fedsurf.unrolled.local_view import LocalView
+from fedsurf.unrolled.local_work import LocalWork
+from fedsurf.unrolled.moments import centre, contribution, curvature
+from fedsurf.unrolled.signals import FORGETTING, SUMS, Heard, hear, no_progress
+from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.weighted_sum import weighted_sum
 
 Scaling = Literal["whole", "features", "auto"]
@@ -67,15 +55,6 @@ LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
 """In how many rounds agents over a graph tell the sum and the sketch of their examples."""
-LIMITS = {
-    "correction": (0.35, 1.0),
-    "keep": (0.35, 0.35),
-    "stay": (0.7, 0.7),
-    "memory": (0.7, 0.25),
-}
-"""How far κ, a, b and e over a graph may fall below 0 and rise above: else W could grow and grow."""
-MOST_OLD = 0.9
-"""The weight of a server's older heads beside what agents send, at most."""
 CONSTRAINTS = 10
 FEWEST_ROUNDS, MOST_ROUNDS = 1, 200
 MOST_LEARNED = 40
@@ -92,64 +71,6 @@ class TransferableConfig:
     """Hidden units of the perceptron that sees the classes."""
     confidence_width: int = field(default=0, metadata={"added_later": True})
     """Hidden units of the perceptron that says how sure heads should be; 0 for none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferState(State):
-    """What the optimizer carries. `weights` are for readers: steps go on from `head`.
-
-    Attributes
-    ----------
-    head : Tensor
-        W class by class (as `local_fit.by_feature` takes it), `[nodes, parameters]`.
-    previous : Tensor
-        W one round ago, class by class, `[nodes, parameters]`.
-    fitted : Tensor
-        V of the round before, class by class; through a server, the W that it sends.
-    sums, progress : Tensor
-        What each node heard of the data and of progress, `[nodes, …]`.
-    sureness : Tensor
-        What each node heard of how sure heads are, `[nodes, SURENESS]`; without columns where the
-        optimizer has no confidence.
-    moments : Tensor
-        What each node heard of the examples' sum and of the sketch, `[nodes, features · (k + 1)]`.
-    own, own_moments : Tensor
-        Each agent's own contribution to `sums` and to `moments`, `[agents, …]`.
-    sketch : Tensor
-        Each agent's sketch of its own examples from where it saw them first, `[agents, k, features]`;
-        used where there are more features than examples.
-    outlook : Outlook
-        Its view of them along the axes that it knows; through a server, along none.
-    reports : int
-        How many messages a server received so far.
-    rounds : int
-        Rounds so far.
-    standards : Tensor
-        What a server tells an agent when it calls it for the first time; empty if nothing.
-    told : Tensor
-        Whom it has told, bool `[agents]`.
-    """
-
-    head: Tensor
-    previous: Tensor
-    fitted: Tensor
-    sums: Tensor
-    progress: Tensor
-    sureness: Tensor
-    moments: Tensor
-    own: Tensor
-    own_moments: Tensor
-    sketch: Tensor
-    outlook: Outlook
-    reports: int
-    rounds: int
-    standards: Tensor
-    told: Tensor
-
-    @property
-    def view(self) -> LocalView:
-        """Each agent's own view of its examples."""
-        return self.outlook.view
 
 
 class Transferable(nn.Module):
@@ -279,7 +200,7 @@ class TransferableAlgorithm:
             news = view.base.new_empty(0)
         known = self._directions(network, view.x.dtype)
         sketch = view.sketch(known)
-        own, own_moments = self._contribution(view, known, sketch, centred=not self.calibration)
+        own, own_moments = contribution(view, known, sketch, centred=not self.calibration)
         check_range(task.train.x, own_moments, own[:, 1 - SUMS])
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
@@ -287,10 +208,10 @@ class TransferableAlgorithm:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
         progress = no_progress(network.nodes, task.classes, own)
         if network.server:  # when it calls agents, they will know more
-            curvature = Curvature.unknown(view.base)
+            axes = Curvature.unknown(view.base)
         else:
             heard = self._hear(own, progress, network)
-            curvature = self._curvature(own_moments, own, known, heard)
+            axes = curvature(own_moments, own, known, heard.scale)
         return TransferState(
             zero,
             head=zero,
@@ -305,7 +226,7 @@ class TransferableAlgorithm:
             own=own,
             own_moments=own_moments,
             sketch=sketch,
-            outlook=Outlook.of(view, curvature),
+            outlook=Outlook.of(view, axes),
             reports=0,
             rounds=self.calibration,
             standards=news,
@@ -358,39 +279,33 @@ class TransferableAlgorithm:
     ) -> TransferState:
         heard = self._hear(state.sums, state.progress, network)
         sharing = state.rounds - self.calibration < SHARED_ROUNDS
-        mixing, fitted, progress, sureness = self._work(
-            self.optimizer.graph,
+        worked = self._work(network)(
             schedule(*self._when(state), NOBODY, state.head),
             state.outlook,
             state.head,
             heard,
-            LOCAL_STEPS,
             self._heard_share(network).to(state.head),
             generator,
         )
-        mixing = _bounded(
-            mixing, *(mixing.new_tensor(limits) for limits in zip(*LIMITS.values(), strict=True))
-        )
-        correction, memory = mixing[:, :1], mixing[:, 1:]
-        sent = fitted
+        correction, weights = memory.over_graph(worked.mixing)
+        sent = worked.fitted
         if state.rounds > self.calibration:
-            sent = weighted_sum(correction, state.head - state.fitted, plus=fitted)
-        seen = torch.lerp(progress, state.progress, FORGETTING)
+            sent = weighted_sum(correction, state.head - state.fitted, plus=sent)
+        seen = torch.lerp(worked.progress, state.progress, FORGETTING)
         told = [state.sums, seen] + [state.moments] * sharing
         parts = [sent, torch.cat(told, 1)]
         if self.optimizer.confidence is not None:
-            parts.append(torch.lerp(sureness, state.sureness, FORGETTING))
+            parts.append(torch.lerp(worked.sureness, state.sureness, FORGETTING))
         head, heard_of, *sure = network.mix_parts(*parts)
         sums, seen, *moments = torch.split(heard_of, [part.shape[1] for part in told], 1)
         # Nothing learned is in these: without this, derivatives would be taken of all examples.
         sums, moments = sums.detach(), [part.detach() for part in moments]
-        weights = torch.cat([1 - memory.sum(1, keepdim=True), memory], 1)
         head = weighted_sum(weights, head, sent, state.head, state.previous)
         state = replace(
             state,
             head=head,
             previous=state.head,
-            fitted=fitted,
+            fitted=worked.fitted,
             sums=sums,
             progress=seen,
             sureness=sure[0] if sure else state.sureness,
@@ -407,20 +322,19 @@ class TransferableAlgorithm:
         known = self._directions(network, state.head.dtype)
         view, own, own_moments = state.view, state.own, state.own_moments
         if not self.calibration:  # otherwise agents have a centre already, the one of their units
-            centre = moments[:, : self.model.features] / state.sums[:, -SUMS, None].clamp(min=1e-6)
-            view = view.about(centre)
-            own, own_moments = self._contribution(view, known, state.sketch, centred=False)
+            view = view.about(centre(moments, state.sums, self.model.features))
+            own, own_moments = contribution(view, known, state.sketch, centred=False)
         sums = state.sums + own - state.own
         moments = moments + own_moments - state.own_moments
         heard = self._hear(sums, state.progress, network)
-        curvature = self._curvature(moments, sums, known, heard)
+        axes = curvature(moments, sums, known, heard.scale)
         return replace(
             state,
             sums=sums,
             moments=moments,
             own=own,
             own_moments=own_moments,
-            outlook=Outlook.of(view, curvature),
+            outlook=Outlook.of(view, axes),
         )
 
     def _through_server(
@@ -439,34 +353,28 @@ class TransferableAlgorithm:
         view, own, own_moments = state.view.of_agents(called), state.own[called], state.own_moments
         own_moments = own_moments[called]
         if state.reports:
-            centre = moments[:, : self.model.features] / sums[:, -SUMS, None].clamp(min=1e-6)
-            view = view.about(centre)
+            view = view.about(centre(moments, sums, self.model.features))
             sketch = state.sketch[called]
-            own, own_moments = self._contribution(view, known, sketch, centred=False)
+            own, own_moments = contribution(view, known, sketch, centred=False)
         else:
             sums, moments = own, own_moments
         heard = self._hear(sums, progress, network)
-        curvature = self._curvature(moments, sums, known, heard)
-        mixing, fitted, progress, sureness = self._work(
-            self.optimizer.server,
+        axes = curvature(moments, sums, known, heard.scale)
+        worked = self._work(network)(
             schedule(*self._when(state), len(called), head),
-            Outlook.of(view, curvature),
+            Outlook.of(view, axes),
             head,
             heard,
-            LOCAL_STEPS_THROUGH_SERVER,
             head.new_full((len(called), 1), len(called) / network.agents),
             generator,
         )
-        reply = network.upload(torch.cat([fitted, own, progress, own_moments, sureness], 1), called)
-        sizes.append(sureness.shape[1])
-        head, sums, progress, moments, sure = torch.split(reply.mean(0), sizes)
+        reply = [worked.fitted, own, worked.progress, own_moments, worked.sureness]
+        received = network.upload(torch.cat(reply, 1), called)
+        sizes.append(worked.sureness.shape[1])
+        head, sums, progress, moments, sure = torch.split(received.mean(0), sizes)
         sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
-        one = torch.ones_like(mixing)
-        _, keep, stay, memory = _bounded(mixing, one, one).mean(0).unbind()
-        # What agents send must count for something, whatever the features: else W walks away from it.
-        shrink = MOST_OLD / (stay + memory).clamp(min=MOST_OLD)
-        stay, memory = shrink * stay, shrink * memory
-        head = (1 - stay - memory) * head + stay * state.fitted[0] + memory * state.previous[0]
+        keep, stay, old = memory.through_server(worked.mixing)
+        head = (1 - stay - old) * head + stay * state.fitted[0] + old * state.previous[0]
         average = torch.lerp(head, state.head[0], keep)
         reports = state.reports + len(called)
         share = len(called) / reports
@@ -503,79 +411,15 @@ class TransferableAlgorithm:
         width = WIDTH_THROUGH_SERVER if network.server else WIDTH
         return directions(self.model.features, dtype, width)
 
-    @torch.no_grad()
-    def _contribution(
-        self, view: LocalView, known: Tensor, sketch: Tensor, *, centred: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Return what agents tell of their data: sums, and moments."""
-        moments = torch.cat([view.own_sum, pack(view.sketch(known, sketch))], 1)
-        return data_sums(view, centred=centred), moments
-
-    @torch.no_grad()
-    def _curvature(self, moments: Tensor, sums: Tensor, known: Tensor, heard: Heard) -> Curvature:
-        count = sums[:, -SUMS].clamp(min=1e-6)[:, None, None]
-        sketch = unpack(moments[:, self.model.features :], *known.shape)
-        return Curvature.of(sketch / count, known, heard.scale)
-
-    def _work(
-        self,
-        controller: Controller,
-        when: Tensor,
-        outlook: Outlook,
-        head: Tensor,
-        heard: Heard,
-        steps: int,
-        heard_share: Tensor,
-        generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Fit the heads to the agents' examples; return what mixing depends on, V, progress and sureness."""
-        classes, view = self.model.classes, outlook.view
-        counts, count = view.labels.sum(2), view.count[:, 0]
-        share = (counts + PRIOR * heard.classes) / (count + PRIOR)
-        unusual = share.log() - heard.classes.log()
-        if self.batch_size is not None:
-            outlook = outlook.batch(self.batch_size, generator)
-        fit, view = LocalFit(outlook, head), outlook.view
-        lengths, mixing, context = controller.knobs(
-            when, heard.signals, view.count[:, 0] / count, heard_share
+    def _work(self, network: Network) -> LocalWork:
+        optimizer = self.optimizer
+        return LocalWork(
+            optimizer.server if network.server else optimizer.graph,
+            LOCAL_STEPS_THROUGH_SERVER if network.server else LOCAL_STEPS,
+            self.batch_size,
+            self.ease_rare,
+            asks_sureness=optimizer.confidence is not None,
         )
-        before = fit.probabilities()
-        sureness = before.new_empty(len(before), 0)
-        if self.optimizer.confidence is not None:
-            sureness = own_sureness(fit.logits, before, view.labels)
-        error = classes * (before - view.labels).abs().sum(2) / view.count[:, 0]
-        relative = (count / heard.examples[:, None].clamp(min=0.1)).log().expand_as(share)
-        about = [
-            unusual,
-            (classes * share - 1).clamp(max=4),
-            (classes * heard.classes).log(),
-            (error - 1).clamp(max=4),
-            relative.clamp(-3, 3),
-        ]
-        gate, weight = controller.gates(torch.stack(about, 2), context)
-        values = lengths.clamp(-12, 3).exp()[:, :, None, None].unbind(1)
-        named = dict(zip(LENGTHS, values, strict=True))
-        if self.ease_rare:
-            less = eased(heard.classes, (share * unusual).sum(1))[:, :, None]
-            named |= {name: less * named[name] for name in ("damping", "floor")}
-        step = Step(
-            gate=gate,
-            offset=weight * unusual[:, :, None],
-            bend=heard.bends[:, :, None],
-            scale=heard.scale[:, None, None],
-            **named,
-        )
-        fit.take(step)
-        after = fit.probabilities()
-        for _ in range(steps - 1):
-            fit.take(step)
-        progress = own_progress(before, after, view, share, heard.classes)
-        return mixing, fit.head(), progress, sureness
-
-
-def _bounded(value: Tensor, below: Tensor, above: Tensor) -> Tensor:
-    """Keep values between two limits; unlike tanh it never runs out of slope in float32."""
-    return value / (1 + value.abs() / torch.where(value < 0, below, above))
 
 
 def _with_server(values: Tensor, server: Tensor) -> Tensor:

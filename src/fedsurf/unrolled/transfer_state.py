@@ -1,0 +1,68 @@
+"""What the transferable layer carries from round to round."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import State
+from fedsurf.unrolled.local_fit import Outlook
+from fedsurf.unrolled.local_view import LocalView
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferState(State):
+    """What the optimizer carries. `weights` are for readers: steps go on from `head`.
+
+    Attributes
+    ----------
+    head : Tensor
+        W class by class (as `local_fit.by_feature` takes it), `[nodes, parameters]`.
+    previous : Tensor
+        W one round ago, class by class, `[nodes, parameters]`.
+    fitted : Tensor
+        V of the round before, class by class; through a server, the W that it sends.
+    sums, progress : Tensor
+        What each node heard of the data and of progress (`signals`), `[nodes, …]`.
+    sureness : Tensor
+        What each node heard of how sure heads are, `[nodes, SURENESS]`; without columns where the
+        optimizer has no confidence.
+    moments : Tensor
+        What each node heard of the examples' sum and of the sketch (`moments`),
+        `[nodes, features · (k + 1)]`.
+    own, own_moments : Tensor
+        Each agent's own contribution to `sums` and to `moments`, `[agents, …]`.
+    sketch : Tensor
+        Each agent's sketch of its own examples from where it saw them first, `[agents, k, features]`;
+        used where there are more features than examples.
+    outlook : Outlook
+        Its view of them along the axes that it knows; through a server, along none.
+    reports : int
+        How many messages a server received so far.
+    rounds : int
+        Rounds so far.
+    standards : Tensor
+        What a server tells an agent when it calls it for the first time; empty if nothing.
+    told : Tensor
+        Whom it has told, bool `[agents]`.
+    """
+
+    head: Tensor
+    previous: Tensor
+    fitted: Tensor
+    sums: Tensor
+    progress: Tensor
+    sureness: Tensor
+    moments: Tensor
+    own: Tensor
+    own_moments: Tensor
+    sketch: Tensor
+    outlook: Outlook
+    reports: int
+    rounds: int
+    standards: Tensor
+    told: Tensor
+
+    @property
+    def view(self) -> LocalView:
+        """Each agent's own view of its examples."""
+        return self.outlook.view
