@@ -714,3 +714,29 @@ def test_the_figure_of_a_single_agent_has_no_logarithms_of_zero() -> None:
     assert figure.axes[1].get_xscale() == "linear"
     figure = study_figure([Study(SMALL).run(DGD)], torch.tensor([0.5]), 30)
     assert figure.axes[1].get_xscale() == "log"
+
+
+def test_the_shift_operator_of_a_study_follows_its_graph() -> None:
+    graph = STUDIES["digits"].config.network
+    star = replace(graph, graph=replace(graph.graph, kind="star"), reporting=10)
+    assert (
+        Study(replace(SMALL, network=star)).config
+        == Study(replace(STUDIES["digits-star"].config, tasks=2, rounds=6)).config
+    )
+    chosen = Study(replace(SMALL, network=replace(star, shift="metropolis")))
+    assert chosen.config.network.shift == "metropolis"
+    # The names under which results were stored before there was a choice.
+    assert Study(SMALL).config.network.shift == "metropolis"
+    assert Study(STUDIES["digits-star"].config).config.network.shift == "adjacency"
+
+
+def test_a_star_by_override_is_the_star_of_the_preset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--tasks", "1", "--rounds", "5", "--methods", "dgd", "--json", "--folder"]
+    override = ["digits", "--network.graph.kind", "star", "--network.reporting", "10"]
+    found = []
+    for number, study in enumerate((override, ["digits-star"])):
+        assert run_command(["compare", *study, *options, str(tmp_path / str(number))]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]

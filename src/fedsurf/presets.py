@@ -123,19 +123,19 @@ class StudyPreset:
     config: StudyConfig
 
 
-_METROPOLIS = NetworkConfig(shift="metropolis")
-_STAR = NetworkConfig(graph=GraphConfig(kind="star"), reporting=10)
+_GRAPH = NetworkConfig(shift=None)
+_STAR = NetworkConfig(graph=GraphConfig(kind="star"), shift=None, reporting=10)
 _DIGITS = StudyConfig(
     data=FeatureConfig(source="digits", backbone="pca", components=32),
     task=TaskConfig(agents=30, train_examples=10, test_examples=3),
-    network=_METROPOLIS,
+    network=_GRAPH,
     validation_share=0.5,
 )
-_FASHION = StudyConfig(data=_DEMO.data, network=_METROPOLIS)
+_FASHION = StudyConfig(data=_DEMO.data, network=_GRAPH)
 _MNIST = replace(_FASHION, data=FeatureConfig(source="mnist", backbone="pca", components=32))
 _CIFAR = StudyConfig(
     data=FeatureConfig(source="cifar10", backbone="efficientnet-lite0", components=64),
-    network=_METROPOLIS,
+    network=_GRAPH,
 )
 _HETEROGENEOUS = TaskConfig(partition="dirichlet", alpha=0.3)
 
@@ -151,7 +151,7 @@ def _made(
     backbone = "none" if components is None else "pca"
     data = FeatureConfig(source=source, backbone=backbone, components=components)
     where = f"{task.agents} agents on a 3-regular graph."
-    config = StudyConfig(data=data, task=task, network=_METROPOLIS)
+    config = StudyConfig(data=data, task=task, network=_GRAPH)
     return {source: StudyPreset(f"{description} (generated), {where}", config)}
 
 

@@ -26,7 +26,7 @@ from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_con
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
 from fedsurf.methods import METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network, NetworkConfig, make_network
+from fedsurf.network import Network, NetworkConfig, make_network, shift_of
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import check_trained_with
@@ -49,7 +49,7 @@ class StudyConfig:
     """The data set and its features."""
     task: TaskConfig = field(default_factory=TaskConfig)
     """The federated problems."""
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift="metropolis"))
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift=None))
     """Who talks to whom. Trained optimizers use the shift operator that they were trained with."""
     rounds: int = 200
     """Communication rounds of every classical method."""
@@ -61,6 +61,10 @@ class StudyConfig:
     """Standard deviation of the initial weights, the same for all methods."""
     validation_share: float = 0.4
     """Share of the data set's training part that only validation tasks see."""
+
+    def decided(self) -> "StudyConfig":
+        """Return the same study with all that it leaves open named, as caches and files store it."""
+        return replace(self, network=replace(self.network, shift=shift_of(self.network)))
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ class Study:
         self, config: StudyConfig, cache: str | Path | None = None, features: Features | None = None
     ) -> None:
         check_kind(config, StudyConfig, "config", "a StudyConfig")
+        check_kind(config.network, NetworkConfig, "config.network", "a NetworkConfig")
         for name in ("rounds", "tasks"):
             check_whole(getattr(config, name), name)
             if getattr(config, name) < 1:
@@ -129,7 +134,7 @@ class Study:
             raise ValueError("seeds: got none, but there must be at least one")
         if len(set(config.seeds)) < len(config.seeds):
             raise ValueError(f"seeds: got {config.seeds}, but each must be another one")
-        self.config = config
+        self.config = config.decided()
         self.cache = None if cache is None else Path(cache)
         self.start = Start(0.0, config.initial_deviation)
         self._given = features

@@ -110,7 +110,7 @@ def write_tuned(
     write_json(
         path,
         {
-            "study": to_dict(study),
+            "study": to_dict(study.decided()),
             "budget": to_dict(budget),
             **({} if data is None else {"data": dict(data)}),
             "methods": {name: tuned.to_dict() for name, tuned in found.items()},
@@ -155,7 +155,7 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
     content = _content(path)
     sizes = ("rounds", "tasks", "seeds")
     theirs = {k: v for k, v in content.get("study", {}).items() if k not in sizes}
-    mine = {k: v for k, v in to_dict(study).items() if k not in sizes}
+    mine = {k: v for k, v in to_dict(study.decided()).items() if k not in sizes}
     found = differences(theirs, mine)
     if budget is not None:
         found += differences(content.get("budget", {}), to_dict(budget), "budget")

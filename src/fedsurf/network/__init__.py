@@ -10,7 +10,7 @@ from fedsurf.network.faults import (
 )
 from fedsurf.network.graphs import GraphConfig, GraphKind, check_graph, make_graph
 from fedsurf.network.losses import Losses, LostWeights
-from fedsurf.network.making import NetworkConfig, make_network
+from fedsurf.network.making import NetworkConfig, make_network, shift_of
 from fedsurf.network.network import Network, StarNetwork
 from fedsurf.network.shift import Shift, shift_operator
 
@@ -31,6 +31,7 @@ __all__ = [
     "check_graph",
     "make_graph",
     "make_network",
+    "shift_of",
     "shift_operator",
     "with_faults",
 ]

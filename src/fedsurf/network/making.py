@@ -17,13 +17,25 @@ class NetworkConfig:
 
     graph: GraphConfig = field(default_factory=GraphConfig)
     """The graph."""
-    shift: Shift = "adjacency"
+    shift: Shift | None = "adjacency"
     """The shift operator: adjacency with self-loops normalised by rows, Metropolis–Hastings
-    weights, or the normalised Laplacian."""
+    weights, or the normalised Laplacian. Where None, the averages that suit the graph: adjacency in a
+    star, Metropolis–Hastings weights elsewhere."""
     reporting: int | None = None
     """How many agents report to the server in a round of a star; all where None."""
     faults: FaultConfig = field(default_factory=FaultConfig, metadata={"added_later": True})
     """What goes wrong; nothing by default."""
+
+
+def shift_of(config: NetworkConfig) -> Shift:
+    """Return the shift operator of a network: the one that is named, or else the one that suits the graph.
+
+    Metropolis–Hastings weights let all agents count alike on a graph of unequal degrees. In a star
+    they would weigh the server 1/(1 + agents) at every agent, which then hardly hears of the others.
+    """
+    if config.shift is not None:
+        return config.shift
+    return "adjacency" if config.graph.kind == "star" else "metropolis"
 
 
 def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
@@ -46,10 +58,10 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
 
 def _without_faults(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
     if config.graph.kind == "star":
-        return StarNetwork(agents, config.reporting, generator, config.shift)
+        return StarNetwork(agents, config.reporting, generator, shift_of(config))
     if config.reporting is not None:
         raise ValueError(
             f"reporting: got {config.reporting} with a {config.graph.kind} graph, "
             "but only in a star do some agents report and others not"
         )
-    return Network(make_graph(config.graph, agents, generator), config.shift)
+    return Network(make_graph(config.graph, agents, generator), shift_of(config))
