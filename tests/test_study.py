@@ -26,7 +26,8 @@ from fedsurf.randomness import generator
 from fedsurf.report import write_report
 from fedsurf.scores import score
 from fedsurf.study import Entrant, Study, StudyConfig
-from fedsurf.tuning import Trial, TuneConfig, Tuned, read_tuned, write_tuned
+from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.tuning import Trial, TuneConfig, Tuned, read_tuned, tuned_otherwise, write_tuned
 
 SMALL = replace(STUDIES["digits"].config, tasks=2, rounds=6)
 DGD = Entrant("DGD", "dgd", {"step_size": 0.3, "batch_size": None})
@@ -740,3 +741,113 @@ def test_a_star_by_override_is_the_star_of_the_preset(
         assert run_command(["compare", *study, *options, str(tmp_path / str(number))]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[0] == found[1]
+
+
+def compared(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict, str]:
+    """What a small comparison on digits prints as JSON, and what it says besides."""
+    capsys.readouterr()
+    small = ["--tasks", "1", "--rounds", "3", "--json"]
+    assert run_command(["compare", "digits", *small, *options]) == 0
+    said = capsys.readouterr()
+    return json.loads(said.out), said.err
+
+
+def test_all_start_where_a_pretrained_optimizer_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--methods", "dgd", "--folder", str(tmp_path / "study")]
+    pretrained = ["--pretrained", "softmax-head", "--depths", "3"]
+    alone, _ = compared(capsys, *options)
+    assert alone["study"]["initial_deviation"] == 1.0
+    fair, said = compared(capsys, *options, *pretrained)
+    assert fair["study"]["initial_deviation"] == 0.0
+    assert "start" not in said
+    zero, _ = compared(capsys, *options, *pretrained, "--initial-deviation", "0")
+    assert zero == fair
+    other, said = compared(capsys, *options, *pretrained, "--initial-deviation", "0.5")
+    assert other["study"]["initial_deviation"] == 0.5
+    note = "SURF-T starts at W = 0, the others at W_0 ~ N(0, 0.5²); with --initial-deviation 0 all"
+    assert note in said
+    assert any(note in one for one in other["notes"])
+    assert json.loads((tmp_path / "study" / "results.json").read_text())["notes"] == other["notes"]
+    # Nobody else starts anywhere.
+    none, said = compared(
+        capsys, "--methods", *options[2:], *pretrained, "--initial-deviation", "1"
+    )
+    assert (none["notes"], said) == ([], "")
+
+
+def test_a_run_keeps_its_start_beside_a_pretrained_optimizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    steps = ["--surf.steps", "2", "--surf.validation-tasks", "2"]
+    assert run_command(["train", "smoke", "--folder", run, *steps]) == 0
+    options = ["--data.components", "8", "--folder", str(tmp_path / "study"), "--runs", run]
+    options += ["--methods", "--pretrained", "softmax-head", "--depths", "3"]
+    found, said = compared(capsys, *options)
+    assert found["study"]["initial_deviation"] == 1.0
+    (note,) = found["notes"]
+    assert note in said
+    assert "the others at W_0 ~ N(0, 1²); the runs were meta-trained for theirs" in note
+
+
+def test_a_study_without_a_start_has_the_papers(tmp_path: Path) -> None:
+    first = Study(replace(SMALL, initial_deviation=1.0), tmp_path).run(DGD)
+    assert SMALL.initial_deviation is None
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+    assert len(list(tmp_path.iterdir())) == 1, "the same key as when 1 was the default"
+
+
+def test_settings_that_were_tuned_otherwise_are_used_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "tuned.json")
+    budget = ["--budget.trials", "1", "--budget.tasks", "1", "--budget.rounds", "2"]
+    assert run_command(["tune", "digits", "--file", file, "--methods", "dgd", *budget]) == 0
+    options = ["--methods", "dgd", "--folder", str(tmp_path / "study")]
+    # Nothing differs but the sizes of the study.
+    found, said = compared(capsys, *options, "--tuned", file, "--task.test-examples", "2")
+    assert (found["notes"], said) == ([], "")
+    assert found["tuned"] == {"file": file, "differences": []}
+    for changed, told in (
+        (
+            ["--task.partition", "dirichlet"],
+            "task.partition (class-imbalanced there, dirichlet here)",
+        ),
+        (["--initial-deviation", "0"], "initial_deviation (1.0 there, 0.0 here)"),
+        (["--network.faults.loss", "0.1"], "network.faults.loss (0.0 there, 0.1 here)"),
+        (["--network.graph.kind", "ring"], "network.graph.kind (regular there, ring here)"),
+        (["--data.components", "16"], "data.components (32 there, 16 here)"),
+    ):
+        found, said = compared(capsys, *options, "--tuned", file, *changed)
+        (note,) = found["notes"]
+        assert note == (
+            f"The settings of {file} were tuned on another study: {told}. "
+            "`fedsurf tune` finds settings for this one."
+        )
+        assert note in said
+        assert found["tuned"]["differences"] == [told]
+    found, _ = compared(capsys, *options)
+    (note,) = found["notes"]
+    start = "The settings that come with fedsurf were tuned on another study: data.source ("
+    assert note.startswith(f"{start}fashion-mnist-mini there, digits here), ")
+    small = ["compare", "digits", "--tasks", "1", "--rounds", "3", *options]
+    assert run_command(small) == 0
+    assert start.split(":")[0] in " ".join(capsys.readouterr().out.split())
+
+
+def test_settings_are_told_by_their_data_where_a_file_knows_it(tmp_path: Path) -> None:
+    file, study = tmp_path / "tuned.json", Study(SMALL)
+    tuned = {"dgd": Tuned("dgd", [Trial({"step_size": 0.3, "batch_size": None}, 0.5)])}
+    data = fingerprint(study.features)
+    write_tuned(file, tuned, SMALL, TuneConfig(), data)
+    moved = replace(SMALL, data=replace(SMALL.data, source="elsewhere.npz"))
+    assert tuned_otherwise(file, moved, data) == []
+    other = fingerprint(replace(study.features, train_x=2 * study.features.train_x))
+    (told,) = tuned_otherwise(file, SMALL, other)
+    assert told == "the features of its train part (data of the same name)"
+    (told,) = tuned_otherwise(file, moved, other)
+    assert told == "data.source (digits there, elsewhere.npz here)"
+    write_tuned(file, tuned, SMALL, TuneConfig())
+    assert tuned_otherwise(file, moved, data) == [told]

@@ -23,10 +23,18 @@ def write_report(
     results: Sequence[Trajectories],
     scores: Sequence[Score],
     ceiling: Tensor,
+    *,
+    tuned: dict[str, Any] | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write everything that a study found into a folder; return what results.json holds."""
+    """Write everything that a study found into a folder; return what results.json holds.
+
+    `tuned` says where settings come from, `notes` what keeps the comparison from being fair.
+    """
     report = {
         "study": to_dict(study.config),
+        "tuned": tuned,
+        "notes": list(notes),
         "centralised": {
             "mean": float(ceiling.mean()),
             "error": finite(standard_error(ceiling)),

@@ -40,6 +40,9 @@ from fedsurf.wording import counted
 VERSION = 3
 """Enters the cache's key: raise it when a change of code changes results."""
 
+DEVIATION = 1.0
+"""The standard deviation of the initial weights where none is given: the paper's."""
+
 
 @dataclass(frozen=True)
 class StudyConfig:
@@ -57,14 +60,23 @@ class StudyConfig:
     """Meta-test tasks for each seed."""
     seeds: tuple[int, ...] = (0,)
     """Each seed draws its own graph, tasks, starts and mini-batches."""
-    initial_deviation: float = 1.0
-    """Standard deviation of the initial weights, the same for all methods."""
+    initial_deviation: float | None = None
+    """Standard deviation of the initial weights, the same for all methods. Where None, it is 1, the
+    paper's; in `fedsurf compare` 0 if a pretrained optimizer, which starts at 0, takes part and no run
+    does."""
     validation_share: float = 0.4
     """Share of the data set's training part that only validation tasks see."""
 
+    @property
+    def start(self) -> Start:
+        """Where W_0 is drawn."""
+        deviation = self.initial_deviation
+        return Start(0.0, DEVIATION if deviation is None else deviation)
+
     def decided(self) -> "StudyConfig":
         """Return the same study with all that it leaves open named, as caches and files store it."""
-        return replace(self, network=replace(self.network, shift=shift_of(self.network)))
+        network = replace(self.network, shift=shift_of(self.network))
+        return replace(self, network=network, initial_deviation=self.start.deviation)
 
 
 @dataclass(frozen=True)
@@ -136,7 +148,7 @@ class Study:
             raise ValueError(f"seeds: got {config.seeds}, but each must be another one")
         self.config = config.decided()
         self.cache = None if cache is None else Path(cache)
-        self.start = Start(0.0, config.initial_deviation)
+        self.start = config.start
         self._given = features
         self._tasks: dict[int, list[Task]] = {}
 

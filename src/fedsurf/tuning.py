@@ -6,6 +6,7 @@ nor a short-lived setting wins; a run that diverged scores 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedsurf.evaluation import run_all
 from fedsurf.files import CheckpointError, read_json, write_json
 from fedsurf.methods import Method, Setting, method_named
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.network import Network
+from fedsurf.network import FaultConfig, Network
 from fedsurf.randomness import generator as seeded
 from fedsurf.tasks.fingerprint import other_than
 from fedsurf.tasks.task import Task
@@ -177,6 +178,34 @@ def check_tuned_on(path: Path, data: dict[str, Any]) -> None:
         )
 
 
+def tuned_otherwise(path: Path, study: Any, data: Mapping[str, Any]) -> list[str]:
+    """Name in what a study is other than that of a file: its data, agents, labels, network and start.
+
+    `data` is the fingerprint of the study's; a file that knows its own is judged by that, not by names.
+    How large a study is, and on how many examples it judges, may differ.
+    """
+    content = _content(path)
+    theirs, mine = _deciding(content["study"]), _deciding(to_dict(study.decided()))
+    if content.get("data") is None:
+        return differences(theirs, mine)
+    other = other_than(content["data"], dict(data))
+    named = differences({"data": theirs.pop("data")}, {"data": mine.pop("data")})
+    found = [] if other is None else named or [f"{other} (data of the same name)"]
+    return found + differences(theirs, mine)
+
+
+def _deciding(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plain study decides which settings are good."""
+    data, task, network = (dict(study.get(name, {})) for name in ("data", "task", "network"))
+    data.pop("folder", None)
+    if data.get("backbone") == "none":
+        data.pop("components", None)
+    task.pop("test_examples", None)
+    network.setdefault("faults", to_dict(FaultConfig()))
+    start = study.get("initial_deviation")
+    return {"data": data, "task": task, "network": network, "initial_deviation": start}
+
+
 def check_tuned_through(path: Path, *, server: bool) -> None:
     """Raise if settings that were tuned through a server are meant for a graph, or the other way round."""
     kind = _content(path)["study"].get("network", {}).get("graph", {}).get("kind")
@@ -211,8 +240,6 @@ def best_settings(found: Mapping[str, Tuned]) -> dict[str, dict[str, Setting]]:
     return {name: tuned.best for name, tuned in found.items()}
 
 
-def shipped_settings(*, server: bool) -> dict[str, dict[str, Setting]]:
-    """Return the settings that come with the package, tuned on its embedded images."""
-    name = "server.json" if server else "graph.json"
-    with as_file(files("fedsurf") / "tuned" / name) as path:
-        return best_settings(read_tuned(path))
+def shipped(*, server: bool) -> AbstractContextManager[Path]:
+    """Lend the file of settings that comes with the package, tuned on its embedded images."""
+    return as_file(files("fedsurf") / "tuned" / ("server.json" if server else "graph.json"))

@@ -148,6 +148,7 @@ def test_the_reports_tell_every_claim_and_every_audit(made):
     assert str(made) not in page
     for report in (text, page):
         assert "on 1 validation task" in report
+        assert "SURF-T starts at W = 0, U-DGD and the classical methods at W_0 ~ N(0, 1²)" in report
         assert not re.search(r"\b1 (validation tasks|minutes|stages)", report)
 
 

@@ -1,6 +1,7 @@
 """`fedsurf compare`: methods and trained optimizers on the same tasks."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from fedsurf.commands.choices import AnyStudy
 from fedsurf.commands.evaluate import run_label
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.evaluation import recorded_steps
+from fedsurf.fairness import settings_note, start_note, with_fair_start
 from fedsurf.files import check_folder
 from fedsurf.methods import Method, Settings
 from fedsurf.pretrained import NAMES
@@ -21,7 +23,14 @@ from fedsurf.progress import opener
 from fedsurf.report import write_report
 from fedsurf.scores import ROUNDS, Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
-from fedsurf.tuning import best_settings, check_tuned_through, read_tuned, shipped_settings
+from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.tuning import (
+    best_settings,
+    check_tuned_through,
+    read_tuned,
+    shipped,
+    tuned_otherwise,
+)
 from fedsurf.unrolled.transferable import FEWEST_ROUNDS, MOST_ROUNDS
 from fedsurf.wording import counted
 
@@ -120,13 +129,14 @@ def run_comparison(
             raise ValueError(
                 f"depths: got {depth}, but it must be between {FEWEST_ROUNDS} and {MOST_ROUNDS}"
             )
+    config = with_fair_start(config, pretrained=bool(pretrained), runs=bool(runs))
     study = Study(config, folder / "cache")
     server = config.network.graph.kind == "star"
-    if tuned is None:
-        settings = shipped_settings(server=server)
-    else:
+    if tuned is not None:
         check_tuned_through(tuned, server=server)
-        settings = best_settings(read_tuned(tuned))
+    with shipped(server=server) if tuned is None else nullcontext(tuned) as file:
+        settings = best_settings(read_tuned(file))
+        otherwise = tuned_otherwise(file, config, fingerprint(study.features))
     entrants = [
         Entrant(
             _pretrained_label(name, depth, size, pretrained),
@@ -144,6 +154,14 @@ def run_comparison(
         for method in study.methods(methods)
     ]
     entrants = [study.settled(entrant) for entrant in entrants]
+    classical = any(entrant.method is not None for entrant in entrants)
+    said = [
+        start_note(config, entrants),
+        settings_note(tuned, otherwise) if classical else None,
+    ]
+    notes = [note for note in said if note is not None]
+    for note in notes:
+        err.print(note, highlight=False, soft_wrap=True)
     bar = opener(err)
     total = len(config.seeds) * config.tasks
     results = []
@@ -155,9 +173,18 @@ def run_comparison(
     longest = max([config.rounds, *(int(one.rounds.max()) for one in results)])
     shown = [count for count in at if count <= longest]
     scores = [score(one, ceiling, config.task.agents, shown) for one in results]
-    return Compared(
-        scores, ceiling, write_report(folder, study, entrants, results, scores, ceiling)
+    source = {"file": None if tuned is None else str(tuned), "differences": otherwise}
+    report = write_report(
+        folder,
+        study,
+        entrants,
+        results,
+        scores,
+        ceiling,
+        tuned=source if classical else None,
+        notes=notes,
     )
+    return Compared(scores, ceiling, report)
 
 
 def _check_at(at: Sequence[int], rounds: int | None) -> None:
@@ -176,9 +203,11 @@ def _check_at(at: Sequence[int], rounds: int | None) -> None:
 
 
 def show_comparison(found: Compared, folder: Path) -> None:
-    """Print a comparison's tables, and say where its figure is."""
+    """Print a comparison's tables, what is not fair about it, and where its figure is."""
     out.print(tables.scores_table(found.scores, found.ceiling))
     out.print(tables.reached_table(found.scores))
+    for note in found.report["notes"]:
+        out.print(note, highlight=False)
     out.print(f"figure: {folder / 'figure.png'}", highlight=False, soft_wrap=True)
 
 

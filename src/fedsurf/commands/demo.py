@@ -33,7 +33,7 @@ def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -
         "beside classical methods with 200 rounds.",
         highlight=False,
     )
-    study = replace(STUDIES["digits"].config, tasks=tasks, initial_deviation=0.0)
+    study = replace(STUDIES["digits"].config, tasks=tasks)
     place = folder / "pretrained"
     first = run_comparison(study, place, methods=DEMO_METHODS, pretrained=("softmax-head",))
     if not json:

@@ -19,6 +19,7 @@ from fedsurf.reproduction.wording import (
     number_text,
     percent,
     rival_rows,
+    start_text,
     work_text,
 )
 from fedsurf.wording import counted
@@ -129,7 +130,8 @@ def _head(summary: Summary) -> str:
         "the paper's settings. A claim is judged against the tuned ones (tuned: does it hold?); the last "
         "column (untuned) says whether it would hold against the paper's settings, or against textbook "
         "settings where the paper gives none. Numbers are means over meta-test tasks ± their standard "
-        "error, and one is above another only if it is by more than two standard errors. Every trained "
+        "error, and one is above another only if it is by more than two standard errors. "
+        f"{escape(start_text(summary.size.regular.optimizer.initial_deviation))} Every trained "
         "optimizer is audited: whether it learned to learn, or learned a classifier.</p>"
         f"{_table(headings, rows, name='claims')}</header>"
     )

@@ -13,6 +13,7 @@ from fedsurf.reproduction.wording import (
     number_text,
     percent,
     rival_rows,
+    start_text,
     work_text,
 )
 
@@ -25,7 +26,8 @@ def markdown_report(summary: Summary) -> str:
     lines += [
         "Every classical method runs twice: tuned, with the same number of trials for each, and with the "
         "paper's settings. A claim is judged against the tuned ones. Numbers are means over meta-test tasks "
-        "± their standard error, and one is above another only if it is by more than two standard errors.",
+        "± their standard error, and one is above another only if it is by more than two standard errors. "
+        f"{start_text(summary.size.regular.optimizer.initial_deviation)}",
         "",
     ]
     rows = [

@@ -46,6 +46,14 @@ def count_text(claims: Sequence[Claim]) -> str:
     return f"{text}."
 
 
+def start_text(deviation: float) -> str:
+    """Say where SURF-T starts, and where all others do."""
+    return (
+        f"SURF-T starts at W = 0, U-DGD and the classical methods at W_0 ~ N(0, {deviation:g}²): its "
+        "start is not theirs, and no claim is judged by it."
+    )
+
+
 def work_text(stages: Mapping[str, Mapping[str, Any]]) -> str:
     """Say how long the stages took."""
     minutes = round(sum(one["seconds"] for one in stages.values()) / 60)
