@@ -851,3 +851,50 @@ def test_settings_are_told_by_their_data_where_a_file_knows_it(tmp_path: Path) -
     assert told == "data.source (digits there, elsewhere.npz here)"
     write_tuned(file, tuned, SMALL, TuneConfig())
     assert tuned_otherwise(file, moved, data) == [told]
+
+
+UNEQUAL = replace(
+    STUDIES["digits-star"].config,
+    tasks=1,
+    rounds=4,
+    task=replace(SMALL.task, train_examples=16, fewest_train_examples=1, replacement=True),
+)
+
+
+@pytest.mark.parametrize("name", [m.name for m in METHODS.values() if "weighting" in m.options])
+def test_unequal_agents_are_weighed_by_their_examples(name: str, tmp_path: Path) -> None:
+    study, method = Study(UNEQUAL, tmp_path), method_named(name)
+    given = Entrant(name, name)
+    ways = [replace(given, settings={"weighting": one}) for one in ("uniform", "examples")]
+    uniform, examples = (study.run(one) for one in ways)
+    assert not same(uniform, examples)
+    assert same(study.run(given), examples)
+    assert study.settled(given).settings["weighting"] == "examples"
+    assert study.settled(ways[0]).settings["weighting"] == "uniform"
+    (trial,) = study.tune(method, TuneConfig(trials=1, tasks=1, rounds=2)).trials
+    assert trial.settings["weighting"] == "examples"
+
+
+def test_equal_agents_are_weighed_as_ever() -> None:
+    study = Study(replace(UNEQUAL, task=replace(UNEQUAL.task, fewest_train_examples=None)))
+    assert study.settled(Entrant("FedAvg", "fedavg")).settings == method_named("fedavg").defaults
+    plain = study.run(Entrant("FedAvg", "fedavg"))
+    assert same(study.run(Entrant("FedAvg", "fedavg", {"weighting": "uniform"})), plain)
+
+
+def test_every_method_that_averages_through_a_server_can_weigh() -> None:
+    weighing = {m.name for m in METHODS.values() if "weighting" in m.options}
+    assert weighing == {m.name for m in METHODS.values() if m.runs_on == "server"} | {"one-shot"}
+    with pytest.raises(ValueError, match=r"settings of dgd: got \['weighting'\]"):
+        Study(UNEQUAL).run(Entrant("DGD", "dgd", {"weighting": "examples"}))
+    with pytest.raises(ValueError, match="weighting: got 'size', but it must be 'uniform' or"):
+        Study(UNEQUAL).run(Entrant("FedAvg", "fedavg", {"weighting": "size"}))
+
+
+def test_unequal_agents_in_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "digits-star", "--tasks", "1", "--rounds", "2", "--json"]
+    command += ["--methods", "fedavg", "dgd", "--folder", str(tmp_path)]
+    for extra, weighting in (([], None), (["--task.fewest-train-examples", "2"], "examples")):
+        assert run_command([*command, *extra]) == 0
+        rows = json.loads(capsys.readouterr().out)["entrants"]
+        assert [row["settings"].get("weighting") for row in rows] == [weighting, None]

@@ -78,6 +78,8 @@ class Method:
         The settings that tuning searches, and where.
     defaults : mapping
         The settings that are tried first.
+    options : tuple of str
+        Further settings, which are not tuned; without them the algorithm's own values hold.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Method:
     runs_on: Literal["graph", "server", "any"]
     space: Mapping[str, LogRange | Choice]
     defaults: Settings = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     def make(self, model: Model, start: Start, settings: Settings) -> Algorithm:
         """Make the algorithm; unknown settings are an error."""
@@ -94,11 +97,11 @@ class Method:
 
     def check(self, settings: Settings) -> None:
         """Raise unless all settings are this method's."""
-        unknown = set(settings) - set(self.space) - set(self.defaults)
+        known = {*self.space, *self.defaults, *self.options}
+        unknown = set(settings) - known
         if unknown:
             raise ValueError(
-                f"settings of {self.name}: got {sorted(unknown)}, "
-                f"but it has {sorted(set(self.space) | set(self.defaults))}"
+                f"settings of {self.name}: got {sorted(unknown)}, but it has {sorted(known)}"
             )
 
     def draw(self, generator: torch.Generator) -> dict[str, Setting]:
@@ -120,6 +123,7 @@ _SERVER: dict[str, LogRange | Choice] = {
     "batch_size": _BATCH,
 }
 _SERVER_DEFAULTS: dict[str, Setting] = {"step_size": 0.3, "local_steps": 6, "batch_size": 10}
+_WEIGHTING = ("weighting",)
 
 _GRAPH_METHODS = (
     Method(
@@ -164,7 +168,7 @@ _GRAPH_METHODS = (
 )
 
 _SERVER_METHODS = (
-    Method("fedavg", "FedAvg", FedAvg, "server", _SERVER, _SERVER_DEFAULTS),
+    Method("fedavg", "FedAvg", FedAvg, "server", _SERVER, _SERVER_DEFAULTS, _WEIGHTING),
     Method(
         "fedprox",
         "FedProx",
@@ -172,6 +176,7 @@ _SERVER_METHODS = (
         "server",
         {**_SERVER, "mu": LogRange(0.001, 1.0)},
         {**_SERVER_DEFAULTS, "mu": 0.01},
+        _WEIGHTING,
     ),
     Method(
         "scaffold",
@@ -180,6 +185,7 @@ _SERVER_METHODS = (
         "server",
         {**_SERVER, "server_step_size": LogRange(0.3, 3.0)},
         {**_SERVER_DEFAULTS, "server_step_size": 1.0},
+        _WEIGHTING,
     ),
     Method(
         "moon",
@@ -188,6 +194,7 @@ _SERVER_METHODS = (
         "server",
         {**_SERVER, "mu": LogRange(0.01, 5.0), "temperature": Choice((0.5, 1.0))},
         {**_SERVER_DEFAULTS, "mu": 0.1, "temperature": 0.5, "representation": "logits"},
+        _WEIGHTING,
     ),
     Method(
         "feddyn",
@@ -196,6 +203,7 @@ _SERVER_METHODS = (
         "server",
         {**_SERVER, "alpha": LogRange(0.003, 1.0)},
         {**_SERVER_DEFAULTS, "alpha": 0.1},
+        _WEIGHTING,
     ),
     Method(
         "fedavgm",
@@ -204,6 +212,7 @@ _SERVER_METHODS = (
         "server",
         {**_SERVER, "momentum": Choice((0.5, 0.8, 0.9)), "server_step_size": LogRange(0.1, 2.0)},
         {**_SERVER_DEFAULTS, "momentum": 0.5, "server_step_size": 1.0},
+        _WEIGHTING,
     ),
     Method(
         "fedadam",
@@ -212,6 +221,7 @@ _SERVER_METHODS = (
         "server",
         {**_SERVER, "server_step_size": LogRange(0.01, 1.0), "tau": LogRange(0.001, 0.1)},
         {**_SERVER_DEFAULTS, "server_step_size": 0.1, "tau": 0.01},
+        _WEIGHTING,
     ),
 )
 
@@ -249,6 +259,7 @@ _CLOSED_FORMS = (
         "any",
         {"strength": LogRange(0.0003, 0.3), "accelerated": _ACCELERATED},
         {"strength": 0.01, "accelerated": True},
+        _WEIGHTING,
     ),
     Method(
         "local-only",

@@ -34,7 +34,7 @@ from fedsurf.tasks.dataset import checksum
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
-from fedsurf.tuning import TuneConfig, Tuned, tune, with_batches_that_fit
+from fedsurf.tuning import TuneConfig, Tuned, settings_that_fit, tune
 from fedsurf.wording import counted
 
 VERSION = 3
@@ -224,6 +224,8 @@ class Study:
     def run(self, entrant: Entrant, on_task: Callable[[], None] = lambda: None) -> Trajectories:
         """Run an entrant on all tasks of all seeds, or read its results from the cache."""
         total = len(self.config.seeds) * self.config.tasks
+        if self.config.task.fewest_train_examples is not None:
+            entrant = self.settled(entrant)  # the weighting of unequal agents enters the key
         key = self._key(self._identity(entrant))
         cached = self._read(entrant.label, key)
         if cached is not None:
@@ -271,12 +273,13 @@ class Study:
         return accuracy
 
     def settled(self, entrant: Entrant) -> Entrant:
-        """Return an entrant with all settings that it runs with, and batches that all agents can fill."""
+        """Return an entrant with all settings that it runs with, as `settings_that_fit` has them."""
         if entrant.method is None:
             return entrant
         tasks = [task for seed in self.config.seeds for task in self.test_tasks(seed)]
-        settings = {**method_named(entrant.method).defaults, **entrant.settings}
-        return replace(entrant, settings=with_batches_that_fit(settings, tasks))
+        method = method_named(entrant.method)
+        settings = {**method.defaults, **entrant.settings}
+        return replace(entrant, settings=settings_that_fit(method, settings, tasks))
 
     def _prepare(self, entrant: Entrant, seed: int) -> tuple[Algorithm, Network, int]:
         if entrant.run is not None:

@@ -85,7 +85,7 @@ def tune(
         settings = dict(method.defaults)
         if number:
             settings |= method.draw(seeded(seed, "tune", method.name, number))
-        settings = with_batches_that_fit(settings, tasks)
+        settings = settings_that_fit(method, settings, tasks)
         runs = run_all(
             method.make(model, start, settings),
             tasks,
@@ -233,6 +233,21 @@ def with_batches_that_fit(
     if isinstance(wanted, int) and wanted > fewest:
         return {**settings, "batch_size": None}
     return dict(settings)
+
+
+def settings_that_fit(
+    method: Method, settings: Mapping[str, Setting], tasks: Sequence[Task]
+) -> dict[str, Setting]:
+    """Return settings with batches that fit, and agents of unequal size weighed by their examples.
+
+    That is where a method can weigh agents, and nothing else is set: f is then what centralised
+    training minimises.
+    """
+    fitting = with_batches_that_fit(settings, tasks)
+    unequal = any(int(one.train.counts.min()) < int(one.train.counts.max()) for one in tasks)
+    if unequal and "weighting" in method.options:
+        return {"weighting": "examples", **fitting}
+    return fitting
 
 
 def best_settings(found: Mapping[str, Tuned]) -> dict[str, dict[str, Setting]]:
