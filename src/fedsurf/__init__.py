@@ -27,6 +27,7 @@ from fedsurf.network import (
     NetworkConfig,
     StaleNetwork,
     StarNetwork,
+    TimeVaryingNetwork,
     make_network,
 )
 from fedsurf.presets import STUDIES, preset
@@ -89,6 +90,7 @@ __all__ = [
     "Task",
     "TaskConfig",
     "TaskDistribution",
+    "TimeVaryingNetwork",
     "Trajectories",
     "Trajectory",
     "Transferable",

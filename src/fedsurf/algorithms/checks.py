@@ -4,6 +4,7 @@ import math
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
 from fedsurf.checks import check_number, check_whole
@@ -44,15 +45,19 @@ def check_averages(network: Network, method: str) -> None:
 
     A star in which only some agents report is judged by the S of all of them.
     """
-    operator = network.operator(torch.float64)
-    difference = operator - operator.t()
-    entries = difference.coalesce().values() if difference.is_sparse else difference.flatten()
-    excess = operator @ torch.ones(network.nodes, 1, dtype=torch.float64) - 1
-    if torch.cat([entries, excess.flatten()]).abs().max() > TOLERANCE:
-        raise ValueError(
-            f"network: got the shift operator {network.shift!r}, which on this graph is not "
-            f"symmetric with rows that sum to 1, but {method} needs that: use 'metropolis'"
-        )
+    for operator in network.operators(torch.float64):
+        difference = operator - operator.t()
+        entries = difference.coalesce().values() if difference.is_sparse else difference.flatten()
+        if torch.cat([entries, _excess(operator)]).abs().max() > TOLERANCE:
+            raise ValueError(
+                f"network: got the shift operator {network.shift!r}, which on this graph is not "
+                f"symmetric with rows that sum to 1, but {method} needs that: use 'metropolis'"
+            )
+
+
+def _excess(operator: Tensor) -> Tensor:
+    """Return by how much the sum of each row of S exceeds 1, `[nodes]`."""
+    return (operator @ torch.ones(len(operator), 1, dtype=operator.dtype) - 1).flatten()
 
 
 def own_state(state: State, kind: type[OwnState]) -> OwnState:

@@ -125,12 +125,12 @@ class DFedAvgM:
         if self.bits is None:
             return State(weights)
         if not network.reliable:
-            where = "on a network with faults"
+            where = "on a network with faults, or with links that change"
             if network.reporting < network.agents:
                 where = f"in a star of whom {network.reporting} of {network.agents} agents report"
             raise ValueError(
                 f"bits: got {self.bits} {where}, "
-                "but differences add up only where every message arrives: use None"
+                "but differences add up only where every message arrives, over the same links: use None"
             )
         nothing = torch.zeros_like(weights)
         return QuantisedState(weights, known=nothing, mixed=nothing)
