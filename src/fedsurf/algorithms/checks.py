@@ -40,6 +40,15 @@ def check_momentum(momentum: float) -> None:
         raise ValueError(f"momentum: got {momentum}, but it must be at least 0 and below 1")
 
 
+def check_mixes(network: Network, method: str) -> None:
+    """Raise unless the rows of S sum to 1, so that agents who agree still do after mixing."""
+    if any(_excess(one).abs().max() > TOLERANCE for one in network.operators(torch.float64)):
+        raise ValueError(
+            f"network: got the shift operator {network.shift!r}, which does not average, but {method} "
+            "mixes averages: use 'metropolis' or 'adjacency'"
+        )
+
+
 def check_averages(network: Network, method: str) -> None:
     """Raise unless S is symmetric and its rows sum to 1, so that mixing keeps the agents' average.
 

@@ -34,6 +34,7 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import Start, State, check_fits
 from fedsurf.algorithms.checks import (
     check_batch_size,
+    check_mixes,
     check_momentum,
     check_step_size,
     own_state,
@@ -121,6 +122,7 @@ class DFedAvgM:
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0, of which the neighbours know nothing yet."""
         check_fits(task, network, self.model)
+        check_mixes(network, self.name)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         if self.bits is None:
             return State(weights)
