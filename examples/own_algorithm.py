@@ -14,6 +14,7 @@ from torch import Tensor
 
 import fedsurf
 from fedsurf.algorithms.algorithm import check_fits, node_gradient
+from fedsurf.algorithms.checks import own_state
 
 AGENTS, ROUNDS = 12, 30
 STEP_SIZES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -45,17 +46,18 @@ class MomentumDGD:
     ) -> MomentumState:
         """Draw W_0 and begin at rest."""
         check_fits(task, network, self.model)
-        weights = fedsurf.Start().draw(network, self.model, generator)
+        weights = fedsurf.Start().draw(network, self.model, generator, task.train.x.dtype)
         return MomentumState(weights=weights, velocity=torch.zeros_like(weights))
 
     def step(
         self,
-        state: MomentumState,
+        state: fedsurf.State,
         task: fedsurf.Task,
         network: fedsurf.Network,
         generator: torch.Generator,
     ) -> MomentumState:
         """Return S·W − β v with v = momentum · v + ∇f(W), row by row."""
+        state = own_state(state, MomentumState)
         batch = task.train.draw(self.batch_size, generator)
         gradient = node_gradient(self.model, network, state.weights, batch)
         velocity = self.momentum * state.velocity + gradient

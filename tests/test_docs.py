@@ -9,7 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import networkx as nx
 import pytest
+import torch
+from drawn import task as draw_task
 
 import fedsurf
 from fedsurf import cli
@@ -84,10 +87,13 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """A current folder and a home of fedsurf that leave no trace."""
+    """A current folder, a home of fedsurf and a catalogue of methods that leave no trace."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDSURF_HOME", str(tmp_path / "home"))
-    return tmp_path
+    methods = dict(fedsurf.METHODS)
+    yield tmp_path
+    fedsurf.METHODS.clear()
+    fedsurf.METHODS.update(methods)
 
 
 class ParsedError(BaseException):
@@ -129,6 +135,34 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, elsewhere):
             # Empty lines before the code, so that a traceback names the line of the page.
             code = compile("\n" * block.line + block.text, str(page), "exec")
             exec(code, namespace)  # noqa: S102 - our own documentation
+
+
+def test_the_method_of_the_page_on_extending_takes_tasks_in_double_precision():
+    first = next(one for one in blocks(ROOT / "docs/extending.md") if one.language == "python")
+    namespace = {"__name__": "page"}
+    exec(first.text, namespace)  # noqa: S102 - our own documentation
+    method = namespace["MomentumDGD"](fedsurf.SoftmaxHead(3, 3), batch_size=None)
+    task = draw_task(0)
+    assert task.train.x.dtype == torch.float64
+    runs = fedsurf.run(method, task, fedsurf.Network(nx.cycle_graph(4)), steps=20)
+    assert runs.loss[-1] < runs.loss[0]
+
+
+@pytest.mark.slow  # half a minute, unless mypy has just looked at the package
+@pytest.mark.parametrize("page", ["docs/extending.md", "docs/networks.md"])
+def test_mypy_accepts_the_python_of_the_pages_on_extending(page, tmp_path):
+    script = tmp_path / "page.py"
+    code = [block.text for block in blocks(ROOT / page) if block.language == "python"]
+    script.write_text("\n".join(code), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", script],
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=name)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedsurf
 from fedsurf import study as study_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
@@ -898,3 +899,30 @@ def test_unequal_agents_in_compare(tmp_path: Path, capsys: pytest.CaptureFixture
         assert run_command([*command, *extra]) == 0
         rows = json.loads(capsys.readouterr().out)["entrants"]
         assert [row["settings"].get("weighting") for row in rows] == [weighting, None]
+
+
+def test_a_method_of_ones_own_is_tuned_and_compared_like_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = fedsurf.Method(
+        "own",
+        "DGD of one's own",
+        DGDAlgorithm,
+        "any",
+        {"step_size": fedsurf.LogRange(0.1, 1.0), "batch_size": fedsurf.Choice((None,))},
+        {"step_size": 0.3, "batch_size": None},
+    )
+    monkeypatch.setitem(fedsurf.METHODS, "own", own)
+    study, budget = Study(SMALL), fedsurf.TuneConfig(trials=1, tasks=1, rounds=2)
+    assert own in study.methods()
+    assert study.tune(own, budget).best == own.defaults
+    assert same(study.run(Entrant("own", "own", own.defaults)), study.run(DGD))
+    file, methods = tmp_path / "tuned.json", ["--methods", "dgd", "own"]
+    sizes = ["--budget.trials", "1", "--budget.tasks", "1", "--budget.rounds", "2"]
+    assert run_command(["tune", "digits", "--file", str(file), *methods, *sizes]) == 0
+    command = ["compare", "digits", "--folder", str(tmp_path), *methods, "--tasks", "1"]
+    command += ["--rounds", "3", "--tuned", str(file), "--json"]
+    capsys.readouterr()
+    assert run_command(command) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in report["entrants"]] == ["DGD", "DGD of one's own"]

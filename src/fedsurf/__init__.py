@@ -16,7 +16,7 @@ from fedsurf.certificate import Certificate, certify
 from fedsurf.comparison import Comparison, evaluate
 from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig
-from fedsurf.methods import METHODS, Method
+from fedsurf.methods import METHODS, Choice, LogRange, Method
 from fedsurf.models import Model, ModuleModel, SoftmaxHead
 from fedsurf.network import (
     FaultConfig,
@@ -27,6 +27,7 @@ from fedsurf.network import (
     NetworkConfig,
     StaleNetwork,
     StarNetwork,
+    TimeVaryingNetwork,
     make_network,
 )
 from fedsurf.presets import STUDIES, preset
@@ -35,10 +36,11 @@ from fedsurf.randomness import generator
 from fedsurf.scores import Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining, Problem, SurfConfig
-from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
+from fedsurf.tasks.distribution import Draws, MetaTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
+from fedsurf.tuning import TuneConfig
 from fedsurf.unrolled import UDGD, Transferable, TransferableConfig, UDGDConfig
 
 if TYPE_CHECKING:
@@ -54,8 +56,10 @@ __all__ = [
     "Algorithm",
     "Audit",
     "Certificate",
+    "Choice",
     "Comparison",
     "DescentConfig",
+    "Draws",
     "Entrant",
     "Examples",
     "Experiment",
@@ -67,6 +71,7 @@ __all__ = [
     "FixedProblems",
     "GraphConfig",
     "LeavingNetwork",
+    "LogRange",
     "LossyNetwork",
     "MetaTasks",
     "MetaTraining",
@@ -89,10 +94,12 @@ __all__ = [
     "Task",
     "TaskConfig",
     "TaskDistribution",
+    "TimeVaryingNetwork",
     "Trajectories",
     "Trajectory",
     "Transferable",
     "TransferableConfig",
+    "TuneConfig",
     "UDGDConfig",
     "audit",
     "certify",

@@ -26,7 +26,7 @@ from fedsurf.surf.running import (
     open_run,
     read_run_config,
 )
-from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution, meta_tasks
+from fedsurf.tasks.distribution import DividedTasks, TaskConfig, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.fingerprint import fingerprint, other_than
 from fedsurf.tasks.task import Task
@@ -77,7 +77,7 @@ class Experiment:
         return self._given if self._given is not None else load_features(self.config.data)
 
     @cached_property
-    def tasks(self) -> MetaTasks:
+    def tasks(self) -> DividedTasks:
         """Where tasks come from."""
         return meta_tasks(
             self.features,

@@ -24,7 +24,7 @@ class Model(ABC):
     """A classifier with `parameters` numbers per agent."""
 
     parameters: int
-    """The number of weights of one agent, the paper's d."""
+    """The number of weights of one agent, the paper's d; a model of one's own sets it."""
 
     @abstractmethod
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import check_trained_with
 from fedsurf.tasks.dataset import checksum
-from fedsurf.tasks.distribution import MetaTasks, TaskConfig, meta_tasks
+from fedsurf.tasks.distribution import DividedTasks, TaskConfig, meta_tasks
 from fedsurf.tasks.features import FeatureConfig, Features, load_features
 from fedsurf.tasks.task import Task
 from fedsurf.tuning import TuneConfig, Tuned, settings_that_fit, tune
@@ -165,7 +165,7 @@ class Study:
         return checksum(*(array.numpy() for array in arrays))
 
     @cached_property
-    def distributions(self) -> MetaTasks:
+    def distributions(self) -> DividedTasks:
         """Where tasks come from."""
         return meta_tasks(
             self.features, self.config.task, validation_share=self.config.validation_share
@@ -173,7 +173,7 @@ class Study:
 
     @cached_property
     def model(self) -> SoftmaxHead:
-        """What the agents train."""
+        """What the agents train, a softmax head in every study."""
         return SoftmaxHead(self.distributions.test.features, self.distributions.test.classes)
 
     def test_tasks(self, seed: int) -> list[Task]:

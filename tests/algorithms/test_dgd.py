@@ -9,9 +9,17 @@ from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.algorithms import DGD, Start
+from fedsurf.algorithms import DGD, DSGD, DFedAvgM, Start
+from fedsurf.evaluation import run
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
+from fedsurf.network import (
+    GraphConfig,
+    Network,
+    StaleNetwork,
+    StarNetwork,
+    TimeVaryingNetwork,
+    make_graph,
+)
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 
@@ -33,7 +41,7 @@ def naive_step(graph, shift, rows, examples, step_size, classes, *, server=False
 @given(
     agents=st.integers(1, 5),
     seed=st.integers(0, 1000),
-    shift=st.sampled_from(["adjacency", "metropolis", "laplacian"]),
+    shift=st.sampled_from(["adjacency", "metropolis"]),
     masked=st.booleans(),
 )
 def test_dgd_equals_a_loop_over_agents(agents, seed, shift, masked):
@@ -167,3 +175,18 @@ def test_a_task_of_another_number_of_agents_is_refused():
         dgd.init(draw_task(11), Network(nx.cycle_graph(5)), seeded(0))
     with pytest.raises(ValueError, match=r"^task: got examples of 4 agents, .* 3 agents"):
         dgd.init(draw_task(11), StarNetwork(3, None, seeded(0)), seeded(0))
+
+
+@pytest.mark.parametrize("method", [DGD, DSGD, DFedAvgM])
+def test_an_operator_that_does_not_average_is_refused(method):
+    own, task = method(SoftmaxHead(3, 3)), draw_task(1)
+    for network in (
+        Network(nx.cycle_graph(4), "laplacian"),
+        StarNetwork(4, None, seeded(0), "laplacian"),
+        StaleNetwork(Network(nx.cycle_graph(4), "laplacian"), 1, seeded(0)),
+        TimeVaryingNetwork([nx.cycle_graph(4), nx.path_graph(4)], "laplacian"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^network: got .* 'laplacian', .* but {own.name} mixes averages"
+        ):
+            run(own, task, network, 1)

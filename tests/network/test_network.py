@@ -12,6 +12,7 @@ from fedsurf.network import (
     GraphConfig,
     Network,
     NetworkConfig,
+    StaleNetwork,
     StarNetwork,
     make_graph,
     make_network,
@@ -177,3 +178,32 @@ def test_all_nodes_but_a_server_are_agents():
     assert torch.equal(Network(nx.path_graph(4)).agent_rows(values), values)
     star = StarNetwork(3, None, seeded(0))
     assert torch.equal(star.agent_rows(values), values[1:])
+
+
+@pytest.mark.parametrize("name", ["mix", "mix_parts"])
+def test_a_network_that_overrides_the_wrong_method_is_refused(name):
+    with pytest.raises(TypeError, match=rf"^Mine: got a {name} of its own, but .* override carry"):
+        type("Mine", (Network,), {name: lambda *parts: parts})
+    mixin = type("Mixin", (), {name: lambda *parts: parts})
+    with pytest.raises(TypeError, match=rf"^Mine: got a {name} of its own"):
+        type("Mine", (mixin, StarNetwork), {})
+
+
+class Doubling(Network):
+    """Every neighbour hears twice what was sent."""
+
+    def carry(self, values, sent, losses, floats):
+        return super().carry(values, [2 * part for part in sent], losses, floats + 1)
+
+
+def test_mixing_messages_of_several_parts_and_faults_go_through_carry():
+    graph, values = nx.path_graph(4), weights(9, 4, 3)
+    plain = Network(graph).operator(torch.float64)
+    expected = (2 * plain - plain.diag().diag()) @ values
+    network = Doubling(graph)
+    torch.testing.assert_close(network.mix(values), expected)
+    one, other = network.mix_parts(values[:, :1], values[:, 1:])
+    torch.testing.assert_close(torch.cat([one, other], 1), expected)
+    faulty = StaleNetwork(network, 1, seeded(0))
+    torch.testing.assert_close(faulty.mix(values), expected)
+    assert network.link_floats.tolist() == [12] * 6

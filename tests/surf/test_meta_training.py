@@ -9,6 +9,7 @@ import pytest
 import torch
 from drawn import real_examples, seeded
 
+from fedsurf.algorithms import DGD
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, NetworkConfig, make_network
 from fedsurf.randomness import generator
@@ -583,3 +584,40 @@ def test_a_rate_that_is_no_finite_number_is_refused_by_its_name(name, rate):
 def test_second_moments_forget(decay):
     with pytest.raises(ValueError, match=rf"^second_moment_decay: got {decay}, but .* below 1$"):
         Setup(replace(SURF, second_moment_decay=decay))
+
+
+class WithoutConstraints(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.theta = torch.nn.Parameter(torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "missing"),
+    [
+        (WithoutConstraints(), "WithoutConstraints without constraints and on"),
+        (
+            DGD(SoftmaxHead(3, 3)),
+            "DGD without constraints and on and parameters and named_parameters",
+        ),
+    ],
+)
+def test_what_cannot_be_meta_trained_is_refused(optimizer, missing):
+    with pytest.raises(
+        TypeError, match=f"^optimizer: got a {missing}, but .* on\\(model, rounds\\)"
+    ):
+        MetaTraining(optimizer, Setup().problems, SURF)
+
+
+class Same:
+    """Draws by itself, and is no TaskDistribution."""
+
+    def draw(self, generator):
+        return source(0, TASK).draw(generator)
+
+
+def test_anything_that_draws_stands_for_a_distribution():
+    setup = Setup()
+    problems = FixedProblems(MetaTasks(Same(), Same(), Same()), setup.network, 5, seed=7)
+    training = MetaTraining(Setup().optimizer, problems, SURF, seed=7)
+    assert training.step() == setup.training.step()

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_number
+from fedsurf.checks import check_number, check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -100,7 +100,18 @@ def check_fits(task: Task, network: Network, model: Model | None = None) -> None
             f"task: got examples of {task.agents} agents, but the network has {network.agents} agents"
         )
     if model is not None:
+        check_parameters(model)
         model.check_takes(task.train, task.classes)
+
+
+def check_parameters(model: Model) -> None:
+    """Raise unless a model says how many weights an agent has."""
+    if not hasattr(model, "parameters"):
+        raise TypeError(
+            f"model: got a {type(model).__name__} without parameters, but it must have the number of "
+            "weights of one agent there: set self.parameters"
+        )
+    check_whole(model.parameters, "model.parameters")
 
 
 def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:

@@ -4,6 +4,7 @@ import math
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
 from fedsurf.checks import check_number, check_whole
@@ -39,20 +40,33 @@ def check_momentum(momentum: float) -> None:
         raise ValueError(f"momentum: got {momentum}, but it must be at least 0 and below 1")
 
 
+def check_mixes(network: Network, method: str) -> None:
+    """Raise unless the rows of S sum to 1, so that agents who agree still do after mixing."""
+    if any(_excess(one).abs().max() > TOLERANCE for one in network.operators(torch.float64)):
+        raise ValueError(
+            f"network: got the shift operator {network.shift!r}, which does not average, but {method} "
+            "mixes averages: use 'metropolis' or 'adjacency'"
+        )
+
+
 def check_averages(network: Network, method: str) -> None:
     """Raise unless S is symmetric and its rows sum to 1, so that mixing keeps the agents' average.
 
     A star in which only some agents report is judged by the S of all of them.
     """
-    operator = network.operator(torch.float64)
-    difference = operator - operator.t()
-    entries = difference.coalesce().values() if difference.is_sparse else difference.flatten()
-    excess = operator @ torch.ones(network.nodes, 1, dtype=torch.float64) - 1
-    if torch.cat([entries, excess.flatten()]).abs().max() > TOLERANCE:
-        raise ValueError(
-            f"network: got the shift operator {network.shift!r}, which on this graph is not "
-            f"symmetric with rows that sum to 1, but {method} needs that: use 'metropolis'"
-        )
+    for operator in network.operators(torch.float64):
+        difference = operator - operator.t()
+        entries = difference.coalesce().values() if difference.is_sparse else difference.flatten()
+        if torch.cat([entries, _excess(operator)]).abs().max() > TOLERANCE:
+            raise ValueError(
+                f"network: got the shift operator {network.shift!r}, which on this graph is not "
+                f"symmetric with rows that sum to 1, but {method} needs that: use 'metropolis'"
+            )
+
+
+def _excess(operator: Tensor) -> Tensor:
+    """Return by how much the sum of each row of S exceeds 1, `[nodes]`."""
+    return (operator @ torch.ones(len(operator), 1, dtype=operator.dtype) - 1).flatten()
 
 
 def own_state(state: State, kind: type[OwnState]) -> OwnState:

@@ -34,6 +34,7 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import Start, State, check_fits
 from fedsurf.algorithms.checks import (
     check_batch_size,
+    check_mixes,
     check_momentum,
     check_step_size,
     own_state,
@@ -121,16 +122,17 @@ class DFedAvgM:
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0, of which the neighbours know nothing yet."""
         check_fits(task, network, self.model)
+        check_mixes(network, self.name)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
         if self.bits is None:
             return State(weights)
         if not network.reliable:
-            where = "on a network with faults"
+            where = "on a network with faults, or with links that change"
             if network.reporting < network.agents:
                 where = f"in a star of whom {network.reporting} of {network.agents} agents report"
             raise ValueError(
                 f"bits: got {self.bits} {where}, "
-                "but differences add up only where every message arrives: use None"
+                "but differences add up only where every message arrives, over the same links: use None"
             )
         nothing = torch.zeros_like(weights)
         return QuantisedState(weights, known=nothing, mixed=nothing)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits, node_gradient
-from fedsurf.algorithms.checks import check_batch_size, check_step_size
+from fedsurf.algorithms.checks import check_batch_size, check_mixes, check_step_size
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -50,6 +50,7 @@ class DGD:
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0."""
         check_fits(task, network, self.model)
+        check_mixes(network, self.name)
         return State(self.start.draw(network, self.model, generator, task.train.x.dtype))
 
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:

@@ -13,8 +13,8 @@ with λ the second largest absolute eigenvalue of S, which the agents know of th
 set-up on. The distance from the average falls to 1/T_k(1/λ) of its start after k rounds, with T_k
 Chebyshev's polynomial, where plain gossip gets to λ^k. With λ = 0 the two are the same. On the way
 there, the accelerated estimates weigh some agents negatively: they are averages only in the end.
-All this takes the same S in every round. Where messages are lost or late, the acceleration would
-enlarge what goes wrong in a round: there, gossip is plain.
+All this takes the same S in every round. Where messages are lost or late, or links change, the
+acceleration would enlarge what goes wrong in a round: there, gossip is plain.
 
 Through a server, each agent's statistic is counted once: the server calls agents, those that it has
 not heard yet upload theirs, and its estimate is the mean of all that it has heard so far.
@@ -103,7 +103,7 @@ def begin_averaging(
         an error.
     accelerated : bool
         Chebyshev's acceleration instead of plain gossip; through a server, and on a network with
-        faults, it changes nothing.
+        faults or with links that change, it changes nothing.
     """
     heard = torch.zeros(len(statistics), dtype=torch.bool)
     if network.server:

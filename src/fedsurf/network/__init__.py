@@ -8,11 +8,12 @@ from fedsurf.network.faults import (
     StaleNetwork,
     with_faults,
 )
-from fedsurf.network.graphs import GraphConfig, GraphKind, check_graph, make_graph
+from fedsurf.network.graphs import GraphConfig, GraphKind, check_graph, check_graphs, make_graph
 from fedsurf.network.losses import Losses, LostWeights
 from fedsurf.network.making import NetworkConfig, make_network, shift_of
 from fedsurf.network.network import Network, StarNetwork
 from fedsurf.network.shift import Shift, shift_operator
+from fedsurf.network.time_varying import TimeVaryingNetwork
 
 __all__ = [
     "FaultConfig",
@@ -28,7 +29,9 @@ __all__ = [
     "Shift",
     "StaleNetwork",
     "StarNetwork",
+    "TimeVaryingNetwork",
     "check_graph",
+    "check_graphs",
     "make_graph",
     "make_network",
     "shift_of",

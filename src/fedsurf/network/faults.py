@@ -51,8 +51,13 @@ class FaultyNetwork(Network):
 
     @property
     def reliable(self) -> bool:
-        """Whether every message arrives in its round, as it was sent."""
+        """Whether every round is S: the same links, and every message arrives as it was sent."""
         return self.inner.reliable and not self.active
+
+    @property
+    def neighbours(self) -> Tensor:
+        """How many neighbours each node hears in a round without faults, `[nodes]`."""
+        return self.inner.neighbours
 
     @property
     def rounds(self) -> int:
@@ -87,6 +92,10 @@ class FaultyNetwork(Network):
     def operator(self, dtype: torch.dtype) -> Tensor:
         """Return the S of the inner network, without faults."""
         return self.inner.operator(dtype)
+
+    def operators(self, dtype: torch.dtype) -> list[Tensor]:
+        """Return every S that a round of the inner network may have, without faults."""
+        return self.inner.operators(dtype)
 
     def carry(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int

@@ -1,6 +1,6 @@
 """Graphs: who is linked to whom. Families by name, or any networkx graph of one's own."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -81,19 +81,57 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
 
 def check_graph(graph: nx.Graph) -> nx.Graph:
     """Return `graph` with its nodes numbered 0, 1, … in their order, or raise if it cannot serve."""
-    check_kind(graph, nx.Graph, "graph", "a networkx graph")
+    _check_links(graph, "graph")
+    _check_connected(graph, "graph: got")
+    return _numbered(graph, list(graph))
+
+
+def check_graphs(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
+    """Return graphs of the same nodes, numbered 0, 1, … in the order of the first.
+
+    Each alone may fall apart. Together they must be connected: with all their links in one graph,
+    every node must reach every other.
+    """
+    if isinstance(graphs, nx.Graph):
+        raise TypeError("graphs: got one networkx graph, but it must be a sequence of them")
+    if not len(graphs):
+        raise ValueError("graphs: got none, but there must be at least one")
+    nodes: list[Hashable] = []
+    for place, graph in enumerate(graphs):
+        _check_links(graph, f"graphs[{place}]")
+        nodes = nodes or list(graph)
+        other = set(nodes) ^ set(graph)
+        if other:
+            raise ValueError(
+                f"graphs[{place}]: got other nodes than the first graph has, such as "
+                f"{min(other, key=str)!r}, but all graphs must be of the same agents"
+            )
+    _check_connected(nx.compose_all(graphs), "graphs: got, with all links together,")
+    return [_numbered(graph, nodes) for graph in graphs]
+
+
+def _check_links(graph: nx.Graph, argument: str) -> None:
+    check_kind(graph, nx.Graph, argument, "a networkx graph")
     if graph.is_directed() or graph.is_multigraph():
-        raise ValueError("graph: got a directed or multigraph, but links are simple and undirected")
-    nodes: list[Hashable] = list(graph)
-    if not nodes:
-        raise ValueError("graph: got one without nodes, but a network has at least one agent")
+        raise ValueError(
+            f"{argument}: got a directed or multigraph, but links are simple and undirected"
+        )
+    if not len(graph):
+        raise ValueError(f"{argument}: got one without nodes, but a network has at least one agent")
+
+
+def _check_connected(graph: nx.Graph, got: str) -> None:
     parts = sorted(nx.connected_components(graph), key=len)
     if len(parts) > 1:
         smallest = sorted(parts[0], key=str)
         raise ValueError(
-            f"graph: got {len(parts)} components, but it must be connected; "
+            f"{got} {len(parts)} components, but it must be connected; "
             f"nodes {smallest[:5]} cannot reach the others"
         )
+
+
+def _numbered(graph: nx.Graph, nodes: Sequence[Hashable]) -> nx.Graph:
+    """Return the graph with these nodes, in this order, as 0, 1, …, without attributes and loops."""
     plain = nx.Graph()
     plain.add_nodes_from(range(len(nodes)))
     number = {node: position for position, node in enumerate(nodes)}

@@ -59,6 +59,14 @@ class Losses:
             absent=_either(self.absent, absent),
         )
 
+    def among(self, links: Tensor) -> "Losses":
+        """Return what is lost of some links, bool `[links]`: masks over these alone."""
+        if self is NO_LOSSES:
+            return self
+        masks = {"renormalised": self.renormalised, "kept": self.kept, "unsent": self.unsent}
+        found = {name: None if mask is None else mask[links] for name, mask in masks.items()}
+        return Losses(**found, absent=self.absent)
+
     def weigh(self, own: Tensor, links: Tensor, receivers: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights of this round.
 

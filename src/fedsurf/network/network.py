@@ -15,6 +15,9 @@ from fedsurf.network.shift import Shift, shift_operator
 class Network:
     """Agents linked by a graph, who talk to their neighbours in rounds.
 
+    Every round goes through `carry`. A network of one's own overrides that, and not `mix` or
+    `mix_parts`: both call it, and so do faults that wrap the network.
+
     Parameters
     ----------
     graph : networkx.Graph
@@ -33,13 +36,23 @@ class Network:
     server = False
     """Whether node 0 is a server that holds no data."""
 
+    def __init_subclass__(cls) -> None:
+        """Refuse a round that faults, or messages of several parts, would pass by."""
+        super().__init_subclass__()
+        for name in ("mix", "mix_parts"):
+            if getattr(cls, name) is not getattr(Network, name):
+                raise TypeError(
+                    f"{cls.__name__}: got a {name} of its own, but a network must override carry instead, "
+                    "through which mix, mix_parts and networks with faults go"
+                )
+
     def __init__(
         self,
         graph: nx.Graph,
         shift: Shift = "adjacency",
         generator: torch.Generator | None = None,
     ) -> None:
-        self.graph = check_graph(graph)
+        self.graph = self._checked(graph)
         self._generator = generator
         self.shift = shift
         self._operators = {torch.float64: shift_operator(self.graph, shift)}
@@ -69,8 +82,13 @@ class Network:
 
     @property
     def reliable(self) -> bool:
-        """Whether every message arrives in its round, as it was sent."""
+        """Whether every round is S: the same links, and every message arrives as it was sent."""
         return self.reporting == self.agents
+
+    @property
+    def neighbours(self) -> Tensor:
+        """How many neighbours each node hears in a round without faults, `[nodes]`."""
+        return torch.bincount(self.links[1], minlength=self.nodes)
 
     @property
     def rounds(self) -> int:
@@ -100,6 +118,10 @@ class Network:
             self._operators[dtype] = self._operators[torch.float64].to(dtype)
         return self._operators[dtype]
 
+    def operators(self, dtype: torch.dtype) -> list[Tensor]:
+        """Return every S that a round may have, without faults: here the one."""
+        return [self.operator(dtype)]
+
     def mix(self, values: Tensor, floats: int | None = None) -> Tensor:
         """Communicate once: return S·values for `values[nodes, …]`.
 
@@ -119,7 +141,9 @@ class Network:
     def carry(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
     ) -> list[Tensor]:
-        """Do the work of `mix`, with the faults of this round; networks with faults call it.
+        """Do the work of `mix` and `mix_parts`, with the faults of this round.
+
+        Networks with faults call it. It is what a network of one's own overrides.
 
         Parameters
         ----------
@@ -174,6 +198,9 @@ class Network:
     def agent_rows(self, values: Tensor) -> Tensor:
         """Return the rows of the agents in `values[nodes, …]`: all but a server's."""
         return values[1:] if self.server else values
+
+    def _checked(self, graph: nx.Graph) -> nx.Graph:
+        return check_graph(graph)
 
     def _product(self, operator: Tensor, values: Tensor) -> Tensor:
         flat = values.flatten(1)

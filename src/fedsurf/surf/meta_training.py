@@ -25,7 +25,7 @@ from fedsurf.surf.factored_adam import FactoredAdam
 from fedsurf.surf.lagrangian import DescendingProblem
 from fedsurf.surf.problems import Problem, Problems
 from fedsurf.surf.records import StepRecord, ValidationRecord
-from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
+from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer, check_unrolled
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.examples import Examples
 
@@ -57,6 +57,7 @@ class MetaTraining:
         *,
         seed: int = 0,
     ) -> None:
+        check_unrolled(optimizer)
         config.check()
         self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed

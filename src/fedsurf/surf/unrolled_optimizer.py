@@ -37,3 +37,15 @@ class UnrolledOptimizer(Protocol):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Return θ with names."""
         ...
+
+
+def check_unrolled(optimizer: object) -> None:
+    """Raise unless an object has everything that SURF asks of what it trains."""
+    wanted = ("constraints", "on", "parameters", "named_parameters")
+    missing = [name for name in wanted if not hasattr(optimizer, name)]
+    if missing:
+        raise TypeError(
+            f"optimizer: got a {type(optimizer).__name__} without {' and '.join(missing)}, but what SURF "
+            "trains must have constraints, on(model, rounds), parameters() and named_parameters(), as "
+            "fedsurf.surf.UnrolledOptimizer says"
+        )

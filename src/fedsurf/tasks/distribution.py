@@ -1,7 +1,7 @@
 """Task distributions: what tasks are drawn from, for meta-training, validation and meta-test."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -191,15 +191,32 @@ class TaskDistribution:
         return Examples.pad(torch.split(x, parts), torch.split(y, parts))
 
 
+class Draws(Protocol):
+    """Where tasks come from: a `TaskDistribution`, or anything else that draws them."""
+
+    def draw(self, generator: torch.Generator) -> Task:
+        """Draw a task; everything random in it comes from `generator`."""
+        ...
+
+
 @dataclass(frozen=True)
 class MetaTasks:
     """The three task distributions of a meta-learning experiment; no two share an example.
 
     Attributes
     ----------
-    train, validation, test : TaskDistribution
+    train, validation, test : Draws
         For meta-training, for validation and tuning, and for meta-test.
     """
+
+    train: Draws
+    validation: Draws
+    test: Draws
+
+
+@dataclass(frozen=True)
+class DividedTasks(MetaTasks):
+    """What `meta_tasks` makes of one data set: three parts of it, each drawn from."""
 
     train: TaskDistribution
     validation: TaskDistribution
@@ -208,7 +225,7 @@ class MetaTasks:
 
 def meta_tasks(
     features: Features, config: TaskConfig, *, validation_share: float = 0.4, seed: int = 0
-) -> MetaTasks:
+) -> DividedTasks:
     """Divide a data set for meta-learning.
 
     Meta-test tasks use the data set's own test part. Its training part is divided at random, class
@@ -237,7 +254,7 @@ def meta_tasks(
         own = own[torch.randperm(len(own), generator=random)]
         held_out[own[: round(len(own) * validation_share)]] = True
     train_x, train_y, classes = features.train_x, features.train_y, features.classes
-    return MetaTasks(
+    return DividedTasks(
         TaskDistribution(train_x[~held_out], train_y[~held_out], classes, config),
         TaskDistribution(train_x[held_out], train_y[held_out], classes, config),
         TaskDistribution(features.test_x, features.test_y, classes, config),

@@ -404,8 +404,7 @@ class TransferableAlgorithm:
 
     def _heard_share(self, network: Network) -> Tensor:
         """Return the share of the agents that each hears in a round, itself included, `[agents, 1]`."""
-        heard = 1 + torch.bincount(network.links[1], minlength=network.nodes)
-        return (heard / network.agents)[:, None]
+        return ((1 + network.neighbours) / network.agents)[:, None]
 
     def _directions(self, network: Network, dtype: torch.dtype) -> Tensor:
         width = WIDTH_THROUGH_SERVER if network.server else WIDTH
