@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -228,6 +229,15 @@ def test_scores_count_the_rounds_until_a_share_of_the_ceiling() -> None:
     assert by_share[0.95].rounds == 3
     assert by_share[0.99].rounds is None
     assert by_share[0.99].tasks == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (), (2, 1)])
+def test_a_ceiling_of_other_tasks_is_refused_by_name(shape: tuple[int, ...]) -> None:
+    numbers = torch.zeros(2, 4)
+    runs = Trajectories("m", *[numbers] * 7)
+    wanted = rf"^ceiling: got shape {re.escape(str(list(shape)))}, .* 2 tasks: it must be \[2\]$"
+    with pytest.raises(ValueError, match=wanted):
+        score(runs, torch.ones(shape), 8, [5])
 
 
 def test_recorded_steps_hold_the_start_the_first_rounds_and_the_end() -> None:
