@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.tasks.features import Features
+from fedsurf.tasks.projection import CHUNK
 
 TOLERANCE = 1e-3
 """How far mean squares may be apart, as a share of them, and projections, as a share of the features' size."""
@@ -104,4 +105,5 @@ def _projected(x: Tensor) -> Tensor:
     roots = torch.tensor(_PRIMES, dtype=torch.float64).sqrt()
     directions = (2 * math.pi * (squares[:, None] * roots).frac()).cos()
     directions *= math.sqrt(2 / x.shape[1])
-    return torch.cat([part.double() @ directions for part in x.split(4096)])
+    starts = range(0, max(len(x), 1), CHUNK)  # not all examples are in float64 at a time
+    return torch.cat([x[start : start + CHUNK].double() @ directions for start in starts])
