@@ -62,7 +62,7 @@ def test_every_number_of_a_trajectory_equals_a_loop(star, weighting):
             "disagreement": math.sqrt(sum(math.dist(row, average) ** 2 for row in rows) / 4),
         }
         for name, value in expected.items():
-            assert float(getattr(trajectory, name)[step]) == pytest.approx(value, rel=1e-6), name
+            assert float(getattr(trajectory, name)[step]) == pytest.approx(value, rel=1e-12), name
 
 
 def test_rounds_and_floats_are_counted_from_0_for_every_run():
@@ -77,6 +77,15 @@ def test_rounds_and_floats_are_counted_from_0_for_every_run():
     star = StarNetwork(4, 1, seeded(0))
     assert run(DGD(HEAD), task, star, 2).floats.tolist() == [0, 60, 120]  # 4 down, 1 up
     assert classical.floats.dtype == torch.int64
+
+
+def test_trajectories_are_float64_whatever_the_run_is_in():
+    network = Network(nx.cycle_graph(4))
+    for dtype in (torch.float32, torch.float64):
+        found = run(DGD(HEAD), draw_task(2, dtype=dtype), network, 1)
+        types = {field.name: getattr(found, field.name).dtype for field in fields(Trajectory)}
+        assert types.pop("rounds") == types.pop("floats") == torch.int64
+        assert set(types.values()) == {torch.float64}
 
 
 def test_all_algorithms_start_from_the_same_weights():

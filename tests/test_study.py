@@ -85,6 +85,17 @@ def test_what_older_versions_cached_of_the_packages_own_methods_is_still_read(
     }
 
 
+def test_results_that_were_cached_in_float32_are_the_same(tmp_path: Path, monkeypatch) -> None:
+    first = Study(SMALL, tmp_path).run(DGD)
+    (file,) = tmp_path.iterdir()
+    stored = {
+        n: t.float() if t.is_floating_point() else t for n, t in read_new_tensors(file).items()
+    }
+    write_tensors(file, stored, read_metadata(file))
+    monkeypatch.setattr(study_module, "run_all", None)
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+
+
 def test_a_cached_run_that_went_on_without_a_loss_is_computed_again(tmp_path: Path) -> None:
     first = Study(SMALL, tmp_path).run(DGD)
     (file,) = tmp_path.iterdir()

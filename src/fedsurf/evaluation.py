@@ -15,10 +15,14 @@ from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import finite, standard_error
 from fedsurf.tasks.task import AgentWeighting, Task
 
+_DTYPES = {"rounds": torch.int64, "floats": torch.int64}
+
 
 @dataclass(frozen=True)
 class Trajectory:
     """What was seen after each recorded step of one run: every field is `[records]`.
+
+    Rounds and floats are int64, all else is float64, whatever the run was computed in.
 
     Attributes
     ----------
@@ -189,7 +193,7 @@ def run(
     columns = zip(*records, strict=True)
     return Trajectory(
         **{
-            field.name: torch.tensor(column)
+            field.name: torch.tensor(column, dtype=_DTYPES.get(field.name, torch.float64))
             for field, column in zip(fields(Trajectory), columns, strict=True)
         }
     )

@@ -376,7 +376,8 @@ class Study:
             return None
         try:
             if read_metadata(file) == key:
-                return read_new_tensors(file)
+                found = read_new_tensors(file)  # of older versions in float32, with the same values
+                return {n: t.double() if t.is_floating_point() else t for n, t in found.items()}
         except CheckpointError:
             file.unlink()
         return None
