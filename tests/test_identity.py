@@ -86,6 +86,20 @@ DIFFERENT = {
         "import functools\n@functools.cache\ndef thing(): return 1",
         "import functools\n@functools.cache\ndef thing(): return 2",
     ),
+    "what a decorator keeps": (
+        "import functools\nclass A: pass\n"
+        "thing = functools.update_wrapper(A(), lambda: 1); thing.n = 1",
+        "import functools\nclass A: pass\n"
+        "thing = functools.update_wrapper(A(), lambda: 1); thing.n = 2",
+    ),
+    "fields of arrays": (
+        "import numpy as np\nthing = np.zeros(1, [('a', 'i4')])",
+        "import numpy as np\nthing = np.zeros(1, [('b', 'i4')])",
+    ),
+    "attributes of tensors": (
+        "import torch\nthing = torch.zeros(1); thing.n = 1",
+        "import torch\nthing = torch.zeros(1); thing.n = 2",
+    ),
     "what a decorator hides": (
         "import functools\nfrom fedsurf.methods import method_named\n"
         "thing = functools.wraps(method_named)(lambda x: 1)",
@@ -182,9 +196,20 @@ def test_things_that_hold_each_other_come_to_an_end():
         made("def thing():\n  from mine import helper\n  return helper()"),
         made("def thing():\n  from .math import helper\n  return helper()"),
         [ModuleType("users_own")],
+        made("class A(property): pass\nthing = A(lambda self: 1)"),
         FunctionType(made("thing = lambda: lock").__code__, {"lock": threading.Lock()}),
     ],
-    ids=["lock", "generator", "eval", "file", "import", "relative import", "module", "global lock"],
+    ids=[
+        "lock",
+        "generator",
+        "eval",
+        "file",
+        "import",
+        "relative import",
+        "module",
+        "property",
+        "global lock",
+    ],
 )
 def test_what_cannot_be_told_has_no_digest(thing):
     assert digest(thing) is None

@@ -12,7 +12,7 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -41,6 +41,7 @@ _DESCRIPTORS = (
     MethodDescriptorType,
     WrapperDescriptorType,
 )
+_CACHED = type(lru_cache(len))
 _BLIND = {"__import__", "compile", "eval", "exec", "globals", "open"}
 """What code may do anything with."""
 _NOT_OF_A_BODY = {
@@ -111,24 +112,24 @@ class _Walk:
             self._say(kind.__name__, *sorted(_alone(each) for each in thing))
         elif isinstance(thing, Tensor):
             self._tensor(thing)
-        elif kind is np.ndarray and thing.dtype != object:
-            self._bytes("array", f"{thing.dtype.str}{thing.shape}", np.ascontiguousarray(thing))
+        elif kind is np.ndarray and not thing.dtype.hasobject:
+            self._bytes("array", f"{thing.dtype!r}{thing.shape}", np.ascontiguousarray(thing))
         elif isinstance(thing, type):
             self._class(thing)
         elif isinstance(thing, FunctionType):
             self._function(thing)
-        elif isinstance(thing, MethodType | staticmethod | classmethod):
+        elif kind in (MethodType, staticmethod, classmethod):
             self._all(kind.__name__, (thing.__func__, getattr(thing, "__self__", None)))
-        elif isinstance(thing, property):
+        elif kind is property:
             self._all("property", (thing.fget, thing.fset, thing.fdel))
-        elif isinstance(thing, cached_property):
-            self._all("cached_property", (kind, thing.func, thing.attrname))
+        elif kind is cached_property:
+            self._all("cached_property", (thing.func, thing.attrname))
         elif isinstance(thing, _DESCRIPTORS):
             self._all(kind.__name__, (thing.__objclass__, thing.__name__))
         elif isinstance(thing, BuiltinFunctionType):
             self._all("builtin", (thing.__self__, thing.__qualname__))
-        elif isinstance(getattr(thing, "__wrapped__", None), FunctionType):  # of a function's cache
-            self._all("wrapper", (kind, thing.__wrapped__))
+        elif kind is _CACHED:
+            self._all("cached", (thing.__wrapped__, vars(thing)))
         elif isinstance(thing, ModuleType):
             self._module(thing, None)
         else:
@@ -179,7 +180,7 @@ class _Walk:
         self._all("code", (code.co_code, jumps, shape, names, code.co_consts))
 
     def _tensor(self, tensor: Tensor) -> None:
-        self._all("tensor", (type(tensor), str(tensor.layout), tensor.requires_grad))
+        self._all("tensor", (type(tensor), vars(tensor), str(tensor.layout), tensor.requires_grad))
         if tensor.layout is torch.sparse_coo:
             whole = tensor.detach().coalesce()
             self._all("sparse", (tuple(whole.shape), whole.indices(), whole.values()))
