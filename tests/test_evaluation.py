@@ -19,6 +19,7 @@ from fedsurf.evaluation import Trajectories, Trajectory, run, run_all
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.randomness import generator
+from fedsurf.scores import score
 from fedsurf.unrolled import UDGD, UDGDConfig
 
 HEAD = SoftmaxHead(3, 3)
@@ -61,7 +62,7 @@ def test_every_number_of_a_trajectory_equals_a_loop(star, weighting):
             "disagreement": math.sqrt(sum(math.dist(row, average) ** 2 for row in rows) / 4),
         }
         for name, value in expected.items():
-            assert float(getattr(trajectory, name)[step]) == pytest.approx(value, rel=1e-6), name
+            assert float(getattr(trajectory, name)[step]) == pytest.approx(value, rel=1e-12), name
 
 
 def test_rounds_and_floats_are_counted_from_0_for_every_run():
@@ -76,6 +77,15 @@ def test_rounds_and_floats_are_counted_from_0_for_every_run():
     star = StarNetwork(4, 1, seeded(0))
     assert run(DGD(HEAD), task, star, 2).floats.tolist() == [0, 60, 120]  # 4 down, 1 up
     assert classical.floats.dtype == torch.int64
+
+
+def test_trajectories_are_float64_whatever_the_run_is_in():
+    network = Network(nx.cycle_graph(4))
+    for dtype in (torch.float32, torch.float64):
+        found = run(DGD(HEAD), draw_task(2, dtype=dtype), network, 1)
+        types = {field.name: getattr(found, field.name).dtype for field in fields(Trajectory)}
+        assert types.pop("rounds") == types.pop("floats") == torch.int64
+        assert set(types.values()) == {torch.float64}
 
 
 def test_all_algorithms_start_from_the_same_weights():
@@ -161,6 +171,46 @@ def test_a_number_of_steps_that_is_none_and_no_tasks_are_refused_by_name():
         run(method, draw_task(1), network, 2.5)
     with pytest.raises(ValueError, match=r"^tasks: got none, but there must be at least one$"):
         run_all(method, [], network, 1)
+
+
+class LosesItsLoss(SoftmaxHead):
+    """A head whose loss is no number from its so many-th look on, while its weights are fine."""
+
+    def __init__(self, looks):
+        super().__init__(3, 3)
+        self.looks = looks
+
+    def loss(self, weights, examples):
+        self.looks -= 1
+        return super().loss(weights, examples) * (1 if self.looks + 1 else math.nan)
+
+
+def test_a_run_whose_loss_is_no_number_has_diverged_and_counts_as_wrong():
+    task, network = draw_task(10), Network(nx.cycle_graph(4))
+    whole = run_all(DGD(HEAD), [task], network, 5)
+    runs = run_all(DGD(LosesItsLoss(3)), [task], network, 5)  # only the fourth look is no number
+    assert runs.diverged == [3]
+    for name in ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "disagreement"):
+        values = getattr(runs, name)[0]
+        assert torch.equal(values[:3], getattr(whole, name)[0, :3]), name
+        assert values[3:].isnan().all(), name
+    assert [row["pooled_accuracy"] for row in runs.summary()[3:]] == [0.0] * 3
+    assert score(runs, torch.ones(1), 4, [5]).accuracy == {5: (0.0, None)}
+    for name in ("rounds", "floats"):
+        assert torch.equal(getattr(runs, name), getattr(whole, name)), name
+
+
+@pytest.mark.parametrize("record", [None, (0, 5), (5,)])
+def test_a_loss_that_is_no_number_at_the_first_look_ends_the_run_there(record):
+    task, network = draw_task(10), Network(nx.cycle_graph(4))
+    whole = run(udgd(5), task, network, 5, record=record)
+    unrolled = udgd(5)
+    unrolled.model = LosesItsLoss(0)
+    found = run(unrolled, task, network, 5, record=record)
+    assert found.loss.isnan().all()
+    assert found.pooled_accuracy.isnan().all()
+    assert found.rounds.tolist() == whole.rounds.tolist()
+    assert found.floats.tolist() == whole.floats.tolist()
 
 
 def test_agents_who_agree_have_no_disagreement():

@@ -454,6 +454,7 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(tmp_path):
         "the number of features, 5 instead of 6": (x[:, :5], y),
         "the examples of each class in its train part": (x[:-30], y[:-30]),
         "the features of its train part": (loud, y),
+        "the signs, the order or the means of the features of its train part": (-x, y),
     }
     for found, other in others.items():
         save(*other)

@@ -1,12 +1,15 @@
 """Studies: same tasks for all, cached by configuration, the same bits again, divergence contained."""
 
 import csv
+import itertools
 import json
 import math
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -15,11 +18,12 @@ import fedsurf
 from fedsurf import study as study_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
+from fedsurf.configuration import to_dict
 from fedsurf.evaluation import Trajectories, recorded_steps, run, run_all
 from fedsurf.experiment import Experiment
-from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
-from fedsurf.methods import METHODS, LogRange, Setting, method_named
-from fedsurf.network import FaultConfig
+from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.methods import METHODS, LogRange, Method, Setting, method_named
+from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.plots import study_figure
 from fedsurf.presets import STUDIES, preset
 from fedsurf.pretrained import load
@@ -67,6 +71,155 @@ def test_results_are_read_from_the_cache(tmp_path: Path, monkeypatch: pytest.Mon
         Study(SMALL, tmp_path).run(replace(DGD, settings={"step_size": 0.2, "batch_size": None}))
     with pytest.raises(AssertionError, match="computed again"):
         Study(replace(SMALL, rounds=7), tmp_path).run(DGD)
+
+
+def test_what_older_versions_cached_of_the_packages_own_methods_is_still_read(
+    tmp_path: Path,
+) -> None:
+    study = Study(SMALL, tmp_path)
+    study.run(replace(DGD, settings={"batch_size": None}))
+    (file,) = tmp_path.iterdir()
+    settings = {"step_size": 0.3, "batch_size": None}
+    assert read_metadata(file) == {
+        "study": {**json.loads(json.dumps(to_dict(study.config))), "data": study.digest},
+        "version": 3,
+        "entrant": {"method": "dgd", "settings": settings},
+    }
+
+
+def test_results_that_were_cached_in_float32_are_the_same(tmp_path: Path, monkeypatch) -> None:
+    first = Study(SMALL, tmp_path).run(DGD)
+    (file,) = tmp_path.iterdir()
+    stored = {
+        n: t.float() if t.is_floating_point() else t for n, t in read_new_tensors(file).items()
+    }
+    write_tensors(file, stored, read_metadata(file))
+    monkeypatch.setattr(study_module, "run_all", None)
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+
+
+def test_a_cached_run_that_went_on_without_a_loss_is_computed_again(tmp_path: Path) -> None:
+    first = Study(SMALL, tmp_path).run(DGD)
+    (file,) = tmp_path.iterdir()
+    stored = read_new_tensors(file)
+    stored["loss"][0, 3:] = math.nan
+    write_tensors(file, stored, read_metadata(file))
+    assert same(Study(SMALL, tmp_path).run(DGD), first)
+
+
+def halved(model, start, step_size):
+    return DGDAlgorithm(model, step_size / 2, start=start)
+
+
+def whole(model, start, step_size):
+    return DGDAlgorithm(model, step_size, start=start)
+
+
+def mine(build, **defaults) -> Method:
+    return Method("mine", "Mine", build, "any", {}, {"step_size": 0.3, **defaults})
+
+
+def test_another_method_under_the_same_name_is_not_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(replace(SMALL, tasks=1), tmp_path)
+    entrant = Entrant("Mine", "mine")
+
+    def run_with(method: Method) -> Trajectories:
+        monkeypatch.setitem(METHODS, "mine", method)
+        return study.run(entrant)
+
+    first = run_with(mine(whole))
+    with monkeypatch.context() as patch:
+        patch.setattr(study_module, "run_all", None)
+        assert same(run_with(mine(whole)), first)
+    others = [mine(halved), mine(whole, step_size=0.2)]
+    assert not any(same(run_with(other), first) for other in others)
+    monkeypatch.setitem(METHODS, "dgd", METHODS["extra"])
+    before = study.run(Entrant("DGD", "dgd", {"step_size": 0.3}))
+    monkeypatch.undo()
+    assert not same(study.run(Entrant("DGD", "dgd", {"step_size": 0.3})), before)
+
+
+def test_other_defaults_of_a_method_are_not_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, entrant = Study(replace(SMALL, tasks=1), tmp_path), Entrant("DGD", "dgd")
+    first = study.run(entrant)
+    changed = replace(METHODS["dgd"], defaults={"step_size": 0.01, "batch_size": None})
+    monkeypatch.setitem(METHODS, "dgd", changed)
+    assert not same(study.run(entrant), first)
+
+
+def test_a_method_that_cannot_be_told_from_others_is_not_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def secretive(model, start, step_size):
+        return DGDAlgorithm(model, eval("step_size"), start=start)  # noqa: S307
+
+    monkeypatch.setitem(METHODS, "mine", mine(secretive))
+    Study(replace(SMALL, tasks=1), tmp_path).run(Entrant("Mine", "mine"))
+    assert not list(tmp_path.iterdir())
+
+
+class OnARing(Study):
+    chords = 0
+    weights: torch.Tensor | None = None
+
+    def network(self, seed: int, config: NetworkConfig | None = None) -> Network:  # noqa: ARG002
+        graph = nx.cycle_graph(self.config.task.agents)
+        graph.add_edges_from((0, 10 + end) for end in range(self.chords))
+        made = Network(graph, (config or self.config.network).shift)
+        if self.weights is not None:
+            made._operators = {torch.float64: self.weights}
+        return made
+
+
+def test_other_networks_of_a_study_are_not_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, tasks=1)
+    plain, ring = Study(config, tmp_path), OnARing(config, tmp_path)
+    found = [plain.run(DGD), ring.run(DGD)]
+    with monkeypatch.context() as patch:
+        patch.setattr(study_module, "run_all", None)
+        assert same(OnARing(config, tmp_path).run(DGD), found[1])
+    ring.chords = 2
+    found.append(ring.run(DGD))
+    ring.weights = torch.eye(config.task.agents, dtype=torch.float64)
+    found.append(ring.run(DGD))
+    plain.network = ring.network  # type: ignore[method-assign]
+    assert same(plain.run(DGD), found[-1])
+    assert not any(same(*pair) for pair in itertools.combinations(found, 2))
+
+
+def test_a_network_that_was_used_is_known_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(replace(SMALL, tasks=1), tmp_path)
+    faults = replace(SMALL.network, faults=FaultConfig(stale=3, loss=0.3))
+    made = study.network(0, faults)
+    study.network = lambda *_: made  # type: ignore[method-assign,assignment]
+    first = study.run(DGD)
+    monkeypatch.setattr(study_module, "run_all", None)
+    assert same(study.run(DGD), first)
+
+
+def test_a_trained_optimizer_is_cached_with_its_own_shift_operator(tmp_path: Path) -> None:
+    config = preset("smoke")
+    small = replace(config.surf, steps=1, validation_tasks=2)
+    Experiment(replace(config, surf=small)).train(tmp_path / "run")
+    asked: list[NetworkConfig | None] = []
+
+    class Asked(Study):
+        def network(self, seed: int, config: NetworkConfig | None = None) -> Network:
+            asked.append(config)
+            return super().network(seed, config)
+
+    study = Asked(replace(SMALL, data=config.data, tasks=1), tmp_path / "cache")
+    study.run(Entrant("U-DGD", run=tmp_path / "run"))
+    assert {one.shift for one in asked if one is not None} == {config.network.shift}
+    assert None not in asked
 
 
 def test_folders_may_be_given_as_text(tmp_path: Path) -> None:
@@ -230,6 +383,15 @@ def test_scores_count_the_rounds_until_a_share_of_the_ceiling() -> None:
     assert by_share[0.95].rounds == 3
     assert by_share[0.99].rounds is None
     assert by_share[0.99].tasks == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (), (2, 1)])
+def test_a_ceiling_of_other_tasks_is_refused_by_name(shape: tuple[int, ...]) -> None:
+    numbers = torch.zeros(2, 4)
+    runs = Trajectories("m", *[numbers] * 7)
+    wanted = rf"^ceiling: got shape {re.escape(str(list(shape)))}, .* 2 tasks: it must be \[2\]$"
+    with pytest.raises(ValueError, match=wanted):
+        score(runs, torch.ones(shape), 8, [5])
 
 
 def test_recorded_steps_hold_the_start_the_first_rounds_and_the_end() -> None:

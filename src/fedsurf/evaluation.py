@@ -15,10 +15,14 @@ from fedsurf.randomness import generator as seeded
 from fedsurf.statistics import finite, standard_error
 from fedsurf.tasks.task import AgentWeighting, Task
 
+_DTYPES = {"rounds": torch.int64, "floats": torch.int64}
+
 
 @dataclass(frozen=True)
 class Trajectory:
     """What was seen after each recorded step of one run: every field is `[records]`.
+
+    Rounds and floats are int64, all else is float64, whatever the run was computed in.
 
     Attributes
     ----------
@@ -132,8 +136,9 @@ def run(
     mini-batches draw from generators of their own. What is recorded is the start and every step, or
     those that `record` contains: on a light model, looking takes longer than training.
 
-    A run whose weights are no numbers any more has diverged. It stops there, what would have been
-    recorded from there on is NaN, and the rounds and floats are those that it would have taken.
+    A run whose weights are no numbers any more has diverged, and so has one whose recorded loss is none.
+    It stops there, what would have been recorded from there on is NaN, and the rounds and floats are
+    those that it would have taken.
 
     Parameters
     ----------
@@ -161,22 +166,26 @@ def run(
     network.reset(talk)
     state = algorithm.init(task, network, start)
     records: list[tuple[float, ...]] = []
-    diverged_at = 0
+    taken, diverged = 0, False
     for step in range(steps + 1):
-        if step and not diverged_at:
+        # One step is taken by a run without a loss at its start, too: what the others would have cost.
+        if step and not (diverged and taken):
             state = algorithm.step(state, task, network, batches)
-            if not state.weights.isfinite().all():
-                diverged_at = step
+            taken = step
+            diverged = diverged or not bool(state.weights.isfinite().all())
         if record is not None and step not in record:
             continue
-        if diverged_at:
-            # The first such record tells when it stopped, the others when they would have been.
-            first = not records or not math.isnan(records[-1][2])
-            count = diverged_at if first else step
-            rounds, floats = (n * count // diverged_at for n in (network.rounds, network.floats))
-            records.append((rounds, floats, *[float("nan")] * 5))
-        else:
-            records.append(_record(algorithm.model, state, task, network, weighting))
+        if not diverged:
+            seen = _record(algorithm.model, state, task, network, weighting)
+            diverged = math.isnan(seen[2])
+            if not diverged:
+                records.append(seen)
+                continue
+        # The first such record tells when it stopped, the others when they would have been.
+        first = not records or not math.isnan(records[-1][2])
+        counts = (network.rounds, network.floats)
+        rounds, floats = counts if first else (count * step // taken for count in counts)
+        records.append((rounds, floats, *[math.nan] * 5))
     if not records:
         raise ValueError(
             f"record: got none of the steps 0 to {steps}, but there must be at least one"
@@ -184,7 +193,7 @@ def run(
     columns = zip(*records, strict=True)
     return Trajectory(
         **{
-            field.name: torch.tensor(column)
+            field.name: torch.tensor(column, dtype=_DTYPES.get(field.name, torch.float64))
             for field, column in zip(fields(Trajectory), columns, strict=True)
         }
     )

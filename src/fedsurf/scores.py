@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedsurf.evaluation import Trajectories
 from fedsurf.statistics import finite, standard_error
+from fedsurf.wording import counted
 
 ROUNDS = (10, 20, 50, 100, 200)
 """After how many rounds accuracy is shown."""
@@ -90,6 +91,11 @@ def score(
         After how many rounds accuracy is shown.
     """
     accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
+    if ceiling.shape != accuracy.shape[:1]:
+        raise ValueError(
+            f"ceiling: got shape {list(ceiling.shape)}, but the runs are of "
+            f"{counted(len(accuracy), 'task')}: it must be [{len(accuracy)}]"
+        )
     shown = {}
     taken = runs.taken
     for count in rounds:

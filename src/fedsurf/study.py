@@ -24,9 +24,11 @@ from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_config
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.identity import digest
 from fedsurf.methods import METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network, shift_of
+from fedsurf.network.parts import parts as network_parts
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import check_trained_with
@@ -42,6 +44,9 @@ VERSION = 3
 
 DEVIATION = 1.0
 """The standard deviation of the initial weights where none is given: the paper's."""
+
+_CATALOGUE = dict(METHODS)
+"""The package's own methods, whatever METHODS holds later."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +229,10 @@ class Study:
     def run(self, entrant: Entrant, on_task: Callable[[], None] = lambda: None) -> Trajectories:
         """Run an entrant on all tasks of all seeds, or read its results from the cache."""
         total = len(self.config.seeds) * self.config.tasks
-        if self.config.task.fewest_train_examples is not None:
-            entrant = self.settled(entrant)  # the weighting of unequal agents enters the key
-        key = self._key(self._identity(entrant))
+        key = self._key(self._identity(entrant), entrant)
         cached = self._read(entrant.label, key)
-        if cached is not None:
+        # Before a loss that is no number ended a run, its accuracy went on.
+        if cached is not None and cached["loss"].isnan().equal(cached["accuracy"].isnan()):
             for _ in range(total):
                 on_task()
             return Trajectories(entrant.label, **cached)
@@ -292,8 +296,7 @@ class Study:
                 ) from error
             self._check_run(entrant.run, experiment.config)
             experiment.check_data(RunFolder(Path(entrant.run)))
-            shift = experiment.config.network.shift
-            network = self.network(seed, replace(self.config.network, shift=shift))
+            network = self._network_for(entrant, seed)
             return experiment.optimizer, network, experiment.optimizer.steps
         if entrant.pretrained is not None:
             optimizer = pretrained.load(entrant.pretrained, argument="pretrained")
@@ -308,6 +311,12 @@ class Study:
         settings = self.settled(entrant).settings
         algorithm = method.make(self.model, self.start, settings)
         return algorithm, self.network(seed), self.config.rounds
+
+    def _network_for(self, entrant: Entrant | None, seed: int) -> Network:
+        if entrant is None or entrant.run is None:
+            return self.network(seed)
+        shift = read_experiment_config(RunFolder(Path(entrant.run))).network.shift
+        return self.network(seed, replace(self.config.network, shift=shift))
 
     def _check_run(self, run: str | Path, config: ExperimentConfig) -> None:
         """Raise unless a trained optimizer can be compared fairly: same data, start, kind of network."""
@@ -330,24 +339,49 @@ class Study:
                 f"{', '.join(found)}"
             )
 
-    def _key(self, entrant: Any) -> dict[str, Any]:
+    def _key(self, identity: Any, entrant: Entrant | None = None) -> dict[str, Any] | None:
+        """Return what results depend on; None where something of the user's own cannot be told."""
+        if self.cache is None:
+            return None
         study = {**to_dict(self.config), "data": self.digest}
-        return {"study": study, "version": VERSION, "entrant": entrant}
+        key = {"study": study, "version": VERSION, "entrant": identity}
+        if not self._is_as_configured():
+            seeds = self.config.seeds
+            tasks = [*map(self.test_tasks, seeds), self.tuning_tasks(TuneConfig.tasks)]
+            networks = [network_parts(self._network_for(entrant, seed)) for seed in seeds]
+            key["own"] = digest(type(self), self.start, self.model, tasks, networks)
+        return None if None in key.values() else key
+
+    def _is_as_configured(self) -> bool:
+        """Whether networks, tasks and starts are those that the configuration says."""
+        changed = vars(self).keys() & {"network", "test_tasks", "tuning_tasks"}
+        return type(self) is Study and not changed and self.start == self.config.start
 
     def _identity(self, entrant: Entrant) -> Any:
+        """Return what tells an entrant from others, None where nothing does."""
+        if entrant.method is not None:
+            return self._method_identity(entrant)
         if entrant.pretrained is not None:
             batches = {} if entrant.batch_size is None else {"batch_size": entrant.batch_size}
             optimizer = pretrained.digest(entrant.pretrained, argument="pretrained")
             return {"pretrained": optimizer, "rounds": entrant.rounds, **batches}
-        if entrant.run is None:
-            return {"method": entrant.method, "settings": dict(entrant.settings)}
-        folder = RunFolder(Path(entrant.run))
+        folder = RunFolder(Path(str(entrant.run)))
         check_trained_with(folder, to_dict(read_experiment_config(folder)))
         with folder.best.open("rb") as file:
             return {"run": hashlib.file_digest(file, "sha256").hexdigest()}
 
+    def _method_identity(self, entrant: Entrant) -> dict[str, Any] | None:
+        name = str(entrant.method)
+        method, settings = method_named(name), dict(self.settled(entrant).settings)
+        own = _CATALOGUE.get(name)
+        if own is not None and type(method) is Method and method.build is own.build:
+            return {"method": name, "settings": settings}
+        made = method.make(self.model, self.start, settings)
+        code = digest(type(method), method.build, settings, made)
+        return None if code is None else {"method": name, "code": code}
+
     def _file(self, label: str, key: Any) -> Path | None:
-        if self.cache is None:
+        if self.cache is None or key is None:
             return None
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         plain = "".join(c if c.isalnum() else "-" for c in label.lower())
@@ -359,7 +393,8 @@ class Study:
             return None
         try:
             if read_metadata(file) == key:
-                return read_new_tensors(file)
+                found = read_new_tensors(file)  # of older versions in float32, with the same values
+                return {n: t.double() if t.is_floating_point() else t for n, t in found.items()}
         except CheckpointError:
             file.unlink()
         return None
