@@ -540,6 +540,22 @@ def test_a_fit_that_fails_leaves_the_one_before(iris):
     assert model.predict(x).tolist() == before
 
 
+def test_a_fit_to_other_features_that_fails_leaves_the_one_before(iris):
+    pandas = pytest.importorskip("pandas")
+    x, y, _ = iris
+    model = FederatedClassifier(rounds=6)
+    with pytest.raises(ValueError, match=r"^y: got one class only"):
+        model.fit(x, np.zeros(150))
+    assert not hasattr(model, "n_features_in_")
+    frame = pandas.DataFrame(x, columns=list("abcd"))
+    before = model.fit(frame, y).predict(frame).tolist()
+    with pytest.raises(ValueError, match=r"^y: got one class only"):
+        model.fit(x[:, :2], np.zeros(150))
+    assert model.n_features_in_ == 4
+    assert model.feature_names_in_.tolist() == list("abcd")
+    assert model.predict(frame).tolist() == before
+
+
 @pytest.mark.parametrize(
     ("scale", "settings", "message"),
     [

@@ -159,33 +159,33 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        _check_no_label_missing(y)
-        x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
-        _check_labels(y)
-        self._check_numbers()
-        classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(
-                f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
-            )
-        seed = _seed(self.random_state)
-        ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
-        network = self._network(ids.tolist(), generator(seed, "graph"))
-        network.reset(generator(seed, "network"))
-        with _memory(owner, len(ids), x.shape[1]):
-            examples = examples_of(x, labels, owner, len(ids))
-            task = Task(examples, examples, len(classes))
-            random = generator(seed, "steps")
-            heads, staged, trajectory, units = self._train(task, network, random, on_layer)
-        # Only now: an estimator that could not be fitted again is what it was.
-        self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
-        self.agents_, self.owner_, self.units_ = ids, owner, units
-        self.agent_coef_ = heads[:, :, :-1]
-        self.agent_intercept_ = heads[:, :, -1]
-        self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
-        names = dict(enumerate(ids.tolist()))
-        self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
-        self.n_rounds_, self.floats_ = network.rounds, network.floats
+        with _as_before_where_it_fails(self):
+            _check_no_label_missing(y)
+            x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+            _check_labels(y)
+            self._check_numbers()
+            classes, labels = np.unique(y, return_inverse=True)
+            if len(classes) < 2:
+                raise ValueError(
+                    f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
+                )
+            seed = _seed(self.random_state)
+            ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
+            network = self._network(ids.tolist(), generator(seed, "graph"))
+            network.reset(generator(seed, "network"))
+            with _memory(owner, len(ids), x.shape[1]):
+                examples = examples_of(x, labels, owner, len(ids))
+                task = Task(examples, examples, len(classes))
+                random = generator(seed, "steps")
+                heads, staged, trajectory, units = self._train(task, network, random, on_layer)
+            self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
+            self.agents_, self.owner_, self.units_ = ids, owner, units
+            self.agent_coef_ = heads[:, :, :-1]
+            self.agent_intercept_ = heads[:, :, -1]
+            self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
+            names = dict(enumerate(ids.tolist()))
+            self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
+            self.n_rounds_, self.floats_ = network.rounds, network.floats
         return self
 
     def decision_function(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
@@ -352,6 +352,18 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit = own_state(state, TransferState).view.unit
         units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
         return _matrix(weights, head), np.stack(staged), trajectory, units
+
+
+@contextmanager
+def _as_before_where_it_fails(estimator: BaseEstimator) -> Iterator[None]:
+    """Make an estimator what it was where it cannot be fitted again: scikit-learn's checks change it, too."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
 
 
 def _check_no_label_missing(y: Any) -> None:
