@@ -18,6 +18,7 @@ from fedsurf.columns import (
     labels_of,
     listed,
     missing_in,
+    none_among_numbers,
     numbers_of,
     read_columns,
     spelled_as,
@@ -239,6 +240,7 @@ def _divided(
 
 def _known_labels(path: Path, name: str, values: Array) -> Array | None:
     known = ~missing_in(values)
+    known[known] = ~none_among_numbers(values[known])
     if not known.any():
         return None
     labels = np.full(len(values), None, dtype=object)

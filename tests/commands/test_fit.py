@@ -407,6 +407,15 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,label\n1,a\nnan,b\n", [], "column 'x': got nan (row 2)"),
         ("x,label\n1,a\n2,\n", [], "column 'label': got no value in row 2"),
         ("x,agent,label\n1,,a\n2,q,b\n", [], "column 'agent': got no value in row 1"),
+        (
+            "x,label\n1,0\n2,NA\n3,1\n4,nan\n",
+            [],
+            "column 'label': got no value in row 2, where it "
+            "says 'NA' (2 in all), but each row needs one",
+        ),
+        ("x,label\n1,0.5\n2,None\n3,1\n", [], "column 'label': got no value in row 2"),
+        ("x,agent,label\n1,7,a\n2,null,b\n", [], "column 'agent': got no value in row 2"),
+        ("x,agent,label\n1,NaN,a\n2,NaN,b\n", [], "column 'agent': got no value in row 1"),
         ("x,label\n1,a\n2,a\n", [], "label 'label': got one class only (a)"),
         ("x,x,label\n1,1,a\n", [], "several columns called x"),
         ("x,label\n1,a,3\n", [], "got 3 values in row 1, but the first line names 2 columns"),
@@ -626,6 +635,44 @@ def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, cap
         error = capsys.readouterr().err
         assert said in error or said.strip() + ";" in error
         assert len(read(target)) == 150
+
+
+def test_a_word_for_no_label_among_numbers_is_none_to_predict_and_among_words_a_class(
+    tmp_path, capsys
+):
+    table = [{"size": place % 10, "kind": place % 10 // 5} for place in range(40)]
+    model = tmp_path / "model"
+    assert run(["fit", str(write(tmp_path / "old.csv", table)), "--folder", str(model)]) == 0
+    assert "is taken for" not in capsys.readouterr().err
+    table[0]["kind"] = table[1]["kind"] = "NA"
+    new = write(tmp_path / "new.csv", table)
+    assert run(["predict", str(model), str(new), "--file", str(tmp_path / "labels.csv")]) == 0
+    assert "of the 38 with a known label right" in capsys.readouterr().err
+    for row in table:
+        row["kind"] = {0: "small", 1: "large"}.get(row["kind"], row["kind"])
+    words = write(tmp_path / "words.csv", table)
+    assert run(["fit", str(words), "--folder", str(tmp_path / "words")]) == 0
+    assert "NA is taken for the name of a class; where it" in capsys.readouterr().err
+
+
+def test_numbers_too_large_for_whole_ones_stay_apart_as_text(tmp_path):
+    large = np.array([1e19, 2e19, 3.0])
+    np.savez(tmp_path / "a.npz", x=np.eye(3), y=large, agents=-large)
+    labelled = read_labelled(tmp_path / "a.npz", test_share=0)
+    assert labelled.y.tolist() == ["1e+19", "2e+19", "3.0"]
+    assert labelled.agents.tolist() == ["-1e+19", "-2e+19", "-3.0"]
+
+
+def test_fractions_in_single_precision_are_called_as_in_a_table_of_text(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"x": [1, 2, 3], "label": np.array([0.1, 0.7, 2.0], dtype=np.float32)})
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    names = [
+        read_labelled(tmp_path / name, test_share=0).y.tolist() for name in ("a.parquet", "a.csv")
+    ]
+    assert names == [["0.1", "0.7", "2.0"]] * 2
 
 
 def test_one_of_a_kind_is_said_in_the_singular(tmp_path, capsys):

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
-from fedsurf.columns import spelled_as
+from fedsurf.columns import listed, spelled_as, words_for_none
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.files import check_file, check_folder, filled_folder, replacing, write_json
 from fedsurf.heads import FILE, Head
@@ -119,6 +119,7 @@ def fit(
         "random_state": seed,
     }
     _note_many_classes(labelled)
+    _note_words_for_none(labelled)
     _note_left_out(labelled)
     _note_many_rounds(rounds)
     from fedsurf.classifier import FederatedClassifier  # slow to import
@@ -321,6 +322,19 @@ def _note_many_classes(labelled: Labelled) -> None:
             markup=False,
             soft_wrap=True,
         )
+
+
+def _note_words_for_none(labelled: Labelled) -> None:
+    """Say so if a class or an agent is called as programs call what has no value."""
+    for what, values in (("a class", labelled.y), ("an agent", labelled.agents)):
+        words = [] if values is None else words_for_none(values)
+        if words:
+            err.print(
+                f"{listed(words)} is taken for the name of {what}; "
+                "where it says that there is none, leave those rows out",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _note_left_out(labelled: Labelled) -> None:
