@@ -189,6 +189,21 @@ def test_predict_without_a_file_writes_the_table_to_standard_output(fitted, tmp_
     assert "right" not in shown.err
 
 
+def test_tables_are_utf_8_whatever_the_locale(tmp_path):
+    table = [f"{place % 10},{'øæ'[place % 10 > 4]}\n" for place in range(40)]
+    data = tmp_path / "data.csv"
+    data.write_text("Größe,kind\n" + "".join(table), "utf-8")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for command in (
+        ["fit", data, "--folder", tmp_path / "model"],
+        ["predict", tmp_path / "model", data, "--file", tmp_path / "labels.csv"],
+    ):
+        subprocess.run([sys.executable, "-m", "fedsurf", *command], env=ascii_only, check=True)
+    first, *rest = (tmp_path / "labels.csv").read_text("utf-8").splitlines()
+    assert first == "label,probability_æ,probability_ø"
+    assert len(rest) == 40
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_who_reads_the_table_may_stop_reading(fitted, unbuffered):
     reading, writing = os.pipe()

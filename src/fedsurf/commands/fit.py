@@ -1,13 +1,12 @@
 """`fedsurf fit` and `fedsurf predict`: a classifier from a file, and labels from a classifier."""
 
-import csv
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
 from fedsurf.columns import listed, spelled_as, words_for_none
 from fedsurf.console import err, limit_threads, out, print_json
-from fedsurf.files import check_file, check_folder, filled_folder, replacing, write_json
+from fedsurf.files import check_file, check_folder, filled_folder, put_rows, write_json, write_rows
 from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
@@ -159,8 +158,7 @@ def fit(
         config,
     )
     with filled_folder(folder) as temporary:
-        with (temporary / "trajectory.csv").open("w", newline="") as file:
-            _write_rows(file, trajectory)
+        write_rows(temporary / "trajectory.csv", trajectory)
         plots.save(plots.fit_figure(trajectory, result), temporary / "figure.png")
         write_json(temporary / "config.json", {**config, "result": result})
         head.write(temporary)
@@ -208,13 +206,13 @@ def predict(
         classes = {None, *map(str, head.classes)}
         strange = sum(one not in classes for one in right)
     names = [f"probability_{name}" for name in head.classes]
+    columns = ["label", *names]
     rows = (
         {"label": label, **{name: f"{one:.6g}" for name, one in zip(names, chance, strict=True)}}
         for label, chance in zip(labels, chances.tolist(), strict=True)
     )
     if file is not None:
-        with replacing(file) as temporary, temporary.open("w", newline="") as target:
-            _write_rows(target, rows)
+        write_rows(file, rows, columns)
     if json:
         summary = {
             "examples": len(labels),
@@ -226,7 +224,7 @@ def predict(
         print_json({**summary, **({"file": str(file)} if file else table)})
         return
     if file is None:
-        _write_rows(sys.stdout, rows)
+        put_rows(sys.stdout, rows, columns)
     said = ""
     if accuracy is not None:
         judged_by = "them" if len(hits) == len(labels) else f"the {len(hits)} with a known label"
@@ -385,14 +383,6 @@ def _check_table(file: Path, data: Path) -> None:
     if file.resolve() == data.resolve():
         raise ValueError(f"file: got {str(file)!r}, but that is the data, which would be lost")
     check_file(file)
-
-
-def _write_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    for number, row in enumerate(rows):
-        if number == 0:
-            writer.writerow(row)
-        writer.writerow(row.values())
 
 
 def _percent(share: float | None) -> str:
