@@ -384,6 +384,19 @@ def test_digits_in_groups_are_text_as_labels_and_as_names(tmp_path):
     assert (labelled.features, labelled.y.tolist()) == (("1_0.5",), ["3_000", "2_000"])
 
 
+def test_the_configuration_says_where_label_and_agents_were_found(tmp_path):
+    table = [{"x": place % 10, "y": place % 10 // 5, "agent": place % 3} for place in range(40)]
+    data = write(tmp_path / "data.csv", table)
+    arrays = tmp_path / "data.npz"
+    x, y, agents = (np.array([row[name] for row in table]) for name in ("x", "y", "agent"))
+    np.savez(arrays, x=x[:, None], y=y, agents=agents)
+    for path, expected in ((data, ["y", "agent"]), (arrays, [None, "agents"])):
+        folder = tmp_path / path.suffix
+        assert run(["fit", str(path), "--folder", str(folder), "--rounds", "6"]) == 0
+        for config in (json.loads((folder / "config.json").read_text()), Head.read(folder).config):
+            assert [config["label"], config["agent"]] == expected
+
+
 def test_row_numbers_are_dropped_and_left_alone(tmp_path, capsys):
     data = tmp_path / "data.csv"
     data.write_text(",x,label\n" + "".join(f"{row},{row % 3},{row % 3}\n" for row in range(30)))

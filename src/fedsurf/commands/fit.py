@@ -144,7 +144,7 @@ def fit(
     config = {
         "data": data.name,
         "label": labelled.label,
-        "agent": agent,
+        "agent": labelled.agent,
         "drop": list(drop),
         "test_share": test_share,
         **settings,
