@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,6 +32,8 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 """What safetensors calls the types."""
+UNFINISHED = ".new.*"
+"""What is called so in a folder was left by a process that was killed while it filled the folder."""
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """What the system says where there is no more space, without saying for which file."""
 
@@ -135,7 +137,7 @@ def filled_folder(path: Path) -> Iterator[Path]:
         with new_folder(path) as temporary:
             yield temporary
         return
-    temporary = Path(tempfile.mkdtemp(prefix=".new.", dir=path))
+    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED.rstrip("*"), dir=path))
     try:
         with _named(path, temporary):
             yield temporary
@@ -161,7 +163,10 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Raise if another process is in such a block with the same folder; where files can be locked."""
+    """Raise if another process is in such a block with the same folder; where files can be locked.
+
+    A folder that is made for it is removed again if it stays empty.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -169,6 +174,7 @@ def only_one(folder: Path) -> Iterator[None]:
         return
     if folder.is_file():
         raise FileExistsError(f"{folder}: this is a file, but it must be a folder")
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -182,6 +188,9 @@ def only_one(folder: Path) -> Iterator[None]:
             pass
         yield
     finally:
+        if new:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
         os.close(handle)
 
 

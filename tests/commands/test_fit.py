@@ -23,6 +23,7 @@ from fedsurf import baselines
 from fedsurf.classifier import FederatedClassifier
 from fedsurf.cli import run
 from fedsurf.columns import read_columns
+from fedsurf.files import only_one
 from fedsurf.heads import Head
 from fedsurf.tables_io import read_labelled
 from fedsurf.tasks.dataset import split
@@ -843,6 +844,29 @@ def test_an_interrupted_fit_leaves_what_was_there(iris, tmp_path, capsys, monkey
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert run([*command, "--rounds", "6"]) == 0
     assert {path.name for path in model.iterdir()} == FILES
+
+
+def test_a_folder_that_another_process_writes_is_refused_before_the_work(
+    iris, tmp_path, capsys, monkeypatch
+):
+    def work(*_, **__):
+        raise AssertionError("the data was read")
+
+    monkeypatch.setattr("fedsurf.commands.fit.read_labelled", work)
+    folder = tmp_path / "model"
+    with only_one(folder):
+        said = failed(capsys, ["fit", iris, "--folder", folder])
+        assert "model: another process is writing into this folder" in said
+    assert not folder.exists()  # nothing came into it
+
+
+def test_what_a_killed_fit_left_is_no_obstacle(iris, tmp_path):
+    folder = tmp_path / "model"
+    (folder / ".new.abc").mkdir(parents=True)
+    assert (
+        run(["fit", str(iris), "--folder", str(folder), "--label", "kind", "--drop", "greenhouse"])
+        == 0
+    )
 
 
 def test_paths_are_no_markup(tmp_path, capsys):
