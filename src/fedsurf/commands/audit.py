@@ -12,8 +12,8 @@ from rich.table import Table
 from torch import Tensor
 
 from fedsurf import plots, pretrained
-from fedsurf.audit import Audit, Subject
-from fedsurf.audit import audit as run_audit
+from fedsurf.auditing import Audit, Subject
+from fedsurf.auditing import audit as run_audit
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment
 from fedsurf.files import check_folder, write_json, write_rows

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedsurf import pretrained
-from fedsurf.audit import Subject, audit
+from fedsurf.auditing import Subject, audit
 from fedsurf.bars import OpenBar
 from fedsurf.certificate import certify
 from fedsurf.configuration import to_dict
