@@ -232,7 +232,7 @@ def _insert(guess, found):
 @pytest.fixture(autouse=True)
 def _little_tuning(monkeypatch):
     """Let one task choose the penalty of centralised training, which is most of the time otherwise."""
-    monkeypatch.setattr(sys.modules["fedsurf.audit"], "TUNING_TASKS", 1)
+    monkeypatch.setattr(sys.modules["fedsurf.auditing"], "TUNING_TASKS", 1)
 
 
 @pytest.fixture(scope="module")

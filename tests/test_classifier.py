@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from uuid import UUID
 
 import naive
 import networkx as nx
@@ -321,6 +322,28 @@ def test_numbers_as_text_are_the_nodes_of_these_numbers(iris):
         )
 
 
+@pytest.mark.parametrize("unit", ["ns", "s", "D"])
+def test_dates_are_ids(iris, unit):
+    x, y, _ = iris
+    days = np.array(["2020-01-01", "2020-01-03", "2020-01-02"], dtype=f"datetime64[{unit}]")
+    model = FederatedClassifier(rounds=6).fit(x, y, agents=np.tile(days, 50))
+    assert (model.agents_ == np.sort(days)).all()
+    for number, agent in enumerate(model.agents_):
+        assert agent in list(model.graph_)
+        scores = x @ model.agent_coef_[number].T + model.agent_intercept_[number]
+        assert (model.decision_function(x, agent=agent) == scores).all()
+    again = FederatedClassifier(rounds=6, graph=model.graph_).fit(x, y, agents=np.tile(days, 50))
+    assert set(again.graph_) == set(model.graph_)
+
+
+def test_tuples_and_what_has_an_order_are_ids(iris):
+    x, y, _ = iris
+    for ids in (((2, "b"), (1, "a"), (1, "b")), tuple(map(UUID, ("1" * 32, "3" * 32, "2" * 32)))):
+        model = FederatedClassifier(rounds=6, n_agents=3).fit(x, y, agents=objects(*ids))
+        assert model.agents_.tolist() == sorted(ids)
+        assert model.predict(x, agent=ids[0]).shape == (150,)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -333,6 +356,9 @@ def test_numbers_as_text_are_the_nodes_of_these_numbers(iris):
         ({"reporting": 2, "graph": nx.path_graph(5)}, "reporting: got 2 with a graph of your own"),
         ({"reporting": 9, "graph": "star"}, "reporting: got 9, but it must be between 1 and 5"),
         ({"degree": 0}, "degree: got 0"),
+        ({"probability": 5}, "probability: got 5, but it must be between 0 and 1, or None"),
+        ({"probability": -0.1, "graph": nx.path_graph(5)}, "probability: got -0.1, but it must"),
+        ({"n_agents": 3}, "n_agents: got 3, but agents says whose each row is, and has 5 ids"),
         ({"rounds": 2}, "rounds: got 2, but it must be between 3 and 200"),
         ({"optimizer": "sgd"}, "optimizer: got 'sgd'"),
     ],
@@ -341,6 +367,13 @@ def test_wrong_settings_are_named(iris, settings, message):
     x, y, growers = iris
     with pytest.raises(ValueError, match=message):
         FederatedClassifier(**settings).fit(x, y, agents=growers)
+
+
+def objects(*values):
+    """Return 150 of these in turn, as NumPy would not make them of lists."""
+    found = np.empty(150, dtype=object)
+    found[:] = [values[row % len(values)] for row in range(150)]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -353,6 +386,11 @@ def test_wrong_settings_are_named(iris, settings, message):
         ({"agents": np.array([1, *["a"] * 149], dtype=object)}, "agents: got ids of different"),
         ({"agents": [1, *["a"] * 149]}, "agents: got ids of different"),
         ({"agents": ["a", np.nan, *["b"] * 148]}, "agents: got no id for row 1"),
+        (
+            {"agents": objects(frozenset("a"), frozenset("b"), frozenset("ab"))},
+            r"agents: got frozenset.* and frozenset.*, of which none comes first, but ids must be",
+        ),
+        ({"agents": objects([1], [2], [3])}, r"agents: got \[1\], but ids must be numbers, text"),
         ({"y": np.array(["a", None, "b"] * 50, dtype=object)}, "y: got no label for row 1 .50 in"),
         ({"y": ["a", np.nan, "b"] * 50}, "y: got no label for row 1 .50 in"),
         ({"y": [1, None, 2] * 50}, "y: got no label for row 1 .50 in"),
@@ -518,6 +556,7 @@ def test_the_cases_are_as_odd_as_they_say():
         ({"rounds": 10.0}, "rounds: got 10.0"),
         ({"graph": "star", "reporting": "3"}, "reporting: got '3'"),
         ({"random_state": 1.5}, "random_state: got 1.5"),
+        ({"probability": "0.5"}, "probability: got '0.5', but it must be a number"),
         ({"standardize": "no"}, "standardize: got 'no', but it must be True, False or 'auto'"),
         (
             {"optimizer": torch.nn.Linear(2, 2)},
@@ -538,6 +577,22 @@ def test_a_fit_that_fails_leaves_the_one_before(iris):
     with pytest.raises(ValueError, match=r"^agents: got shape"):
         model.fit(x, np.sort(y), agents=[1])
     assert model.predict(x).tolist() == before
+
+
+def test_a_fit_to_other_features_that_fails_leaves_the_one_before(iris):
+    pandas = pytest.importorskip("pandas")
+    x, y, _ = iris
+    model = FederatedClassifier(rounds=6)
+    with pytest.raises(ValueError, match=r"^y: got one class only"):
+        model.fit(x, np.zeros(150))
+    assert not hasattr(model, "n_features_in_")
+    frame = pandas.DataFrame(x, columns=list("abcd"))
+    before = model.fit(frame, y).predict(frame).tolist()
+    with pytest.raises(ValueError, match=r"^y: got one class only"):
+        model.fit(x[:, :2], np.zeros(150))
+    assert model.n_features_in_ == 4
+    assert model.feature_names_in_.tolist() == list("abcd")
+    assert model.predict(frame).tolist() == before
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import os
 import runpy
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,15 @@ def test_all_that_the_package_exports_is_there() -> None:
         assert name in dir(fedsurf)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = fedsurf.Nothing
+
+
+def test_the_package_imports_what_is_asked_for_only() -> None:
+    code = (
+        "import sys, fedsurf; print('torch' in sys.modules); import fedsurf.commands.audit; "
+        "print(callable(fedsurf.audit), fedsurf.plots.__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "True", "fedsurf.plots"]
 
 
 def test_a_wrong_command_line_exits_with_2() -> None:
@@ -274,6 +285,39 @@ def test_the_package_runs_as_a_module(capsys, monkeypatch):
         runpy.run_module("fedsurf", run_name="__main__")
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"fedsurf {__version__}\n"
+
+
+STARTS = (["-m", "fedsurf"], ["-c", "from fedsurf.__main__ import main; main()"])
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["fit", "data.csv"], 130, ("", "interrupted\n")),
+        (["--version"], 0, (f"fedsurf {__version__}\n", "")),
+    ],
+)
+def test_ctrl_c_while_torch_is_imported_is_no_traceback_and_the_version_does_not_import_it(
+    tmp_path, start, arguments, code, said
+):
+    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join([str(tmp_path), str(Path(fedsurf.__file__).parents[1])])
+    found = subprocess.run(
+        [sys.executable, *start, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, (found.stdout, found.stderr)) == (code, said)
+
+
+def test_the_command_that_is_installed_is_that_of_the_module():
+    project = Path(__file__).parents[1] / "pyproject.toml"
+    scripts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["scripts"]
+    assert scripts == {"fedsurf": "fedsurf.__main__:main"}
 
 
 @pytest.mark.parametrize(

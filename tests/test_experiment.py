@@ -104,7 +104,21 @@ def test_with_a_single_validation_task_the_log_is_still_json(data, tmp_path):
     Experiment(config, data).train(tmp_path)
     assert "Infinity" not in (tmp_path / "log.jsonl").read_text()
     assert json.loads((tmp_path / "log.jsonl").read_text())["slack_error"] == [None, None]
+    (state,) = tmp_path.glob("state-*")
+    assert json.loads((state / "progress.json").read_text())[0]["slack_error"] == [None, None]
+    assert read_metadata(tmp_path / "best.safetensors")["validation"]["slack_error"] == [None] * 2
+    before = (tmp_path / "log.jsonl").read_text()
     Experiment(config, data).train(tmp_path, resume=True)
+    assert (tmp_path / "log.jsonl").read_text() == before
+
+
+def test_a_run_with_a_single_validation_task_resumes_to_the_same_bytes(data, tmp_path):
+    config = replace(CONFIG, surf=replace(CONFIG.surf, validation_tasks=1))
+    Experiment(config, data).train(tmp_path / "whole")
+    with pytest.raises(Stop):
+        Experiment(config, data).train(tmp_path / "run", observers=[StopAfter(7)])
+    Experiment(config, data).train(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
 def test_observers_are_told_of_every_step_and_validation(whole):

@@ -1,6 +1,8 @@
 """Files that are whole or not there, and reading that names the file."""
 
 import json
+import math
+import os
 import resource
 from contextlib import contextmanager, suppress
 
@@ -17,6 +19,7 @@ from fedsurf.files import (
     read_tensors,
     replacing,
     write_json,
+    write_rows,
     write_tensors,
 )
 
@@ -185,7 +188,20 @@ def test_until_a_block_succeeds_nothing_is_seen_under_the_name(tmp_path):
         temporary.write_text("new")
         assert not path.exists()
     assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_files_and_folders_are_open_to_those_whom_the_umask_lets_in(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        with new_folder(tmp_path / "folder") as temporary:
+            write_json(temporary / "file", [1])
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    folder = tmp_path / "folder"
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~umask
+    assert (folder / "file").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_a_folder_appears_complete_or_not_at_all(tmp_path):
@@ -228,6 +244,23 @@ def test_json_that_is_damaged_or_missing_is_an_error_that_names_it(tmp_path):
     write_json(path, {"a": [1, None, "é"]})
     assert read_json(path) == {"a": [1, None, "é"]}
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": [1, None, "é"]}
+
+
+def test_what_is_not_finite_is_null_in_json_and_in_metadata(tmp_path):
+    content = {"a": [1.5, math.inf, (math.nan, -math.inf)]}
+    write_json(tmp_path / "x.json", content)
+    write_tensors(tmp_path / "x.safetensors", tensors(), content)
+    for read in (read_json(tmp_path / "x.json"), read_metadata(tmp_path / "x.safetensors")):
+        assert read == {"a": [1.5, None, [None, None]]}
+
+
+def test_tables_are_utf_8_and_have_the_columns_of_all_rows_or_those_named(tmp_path):
+    path = tmp_path / "x.csv"
+    rows = [{"å": 1}, {"å": "ß,", "b": None}, {"b": "łódź"}]
+    write_rows(path, rows)
+    assert path.read_bytes() == 'å,b\n1,\n"ß,",\n,łódź\n'.encode()
+    write_rows(path, iter(rows[:1]), ["b", "å"])
+    assert path.read_bytes() == "b,å\n,1\n".encode()
 
 
 def test_tensors_for_which_there_is_no_space_are_an_error_that_names_the_file(tmp_path):

@@ -5,7 +5,6 @@ holds, and the constants of the theorems (`fedsurf.surf.bounds`); then it sets t
 norms, and says where a bound tells nothing that was not known without it.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedsurf.bars import OpenBar, silent
 from fedsurf.certificate_layers import Constraint, Fall, Layer, fall_of, layers_of
 from fedsurf.experiment import Experiment
 from fedsurf.intervals import check_confidence
+from fedsurf.plain import plain
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.bounds import Constants, Vacuous, vacuity
 from fedsurf.surf.descent import DescentConfig
@@ -158,7 +158,7 @@ class Certificate:
                 field.name for field in fields(Constraint)
             )
             bounds = {
-                f"{reading.name}_{bound}": _plain(getattr(reading, bound)[layer.layer])
+                f"{reading.name}_{bound}": plain(getattr(reading, bound)[layer.layer])
                 for reading in self.readings
                 for bound in ("rate_bound", "recursive_bound")
             }
@@ -167,9 +167,9 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON; None stands for infinity."""
-        content: dict[str, Any] = _plain(asdict(self))
+        content: dict[str, Any] = plain(asdict(self))
         for reading in self.readings:
-            content[reading.name]["radius"] = _plain(reading.radius)
+            content[reading.name]["radius"] = plain(reading.radius)
         return {
             "sentence": self.sentence,
             "holds": self.holds,
@@ -418,12 +418,3 @@ def _largest_possible(experiment: Experiment, tasks: Sequence[Task]) -> float:
             limit = (share @ lengths.square()).sqrt()
         limits.append(float(limit))
     return max(limits)
-
-
-def _plain(content: Any) -> Any:
-    """Replace what JSON has no word for by None, and tuples by lists."""
-    if isinstance(content, dict):
-        return {name: _plain(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_plain(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content

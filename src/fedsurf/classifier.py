@@ -22,13 +22,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.algorithms.checks import own_state
-from fedsurf.checks import check_whole
+from fedsurf.checks import check_number, check_whole
 from fedsurf.columns import missing_in
 from fedsurf.federations import (
     Array,
     deal,
     examples_of,
     named_network,
+    names_of,
     own_network,
     owners,
     usual_agents,
@@ -159,33 +160,33 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        _check_no_label_missing(y)
-        x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
-        _check_labels(y)
-        self._check_numbers()
-        classes, labels = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise ValueError(
-                f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
-            )
-        seed = _seed(self.random_state)
-        ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
-        network = self._network(ids.tolist(), generator(seed, "graph"))
-        network.reset(generator(seed, "network"))
-        with _memory(owner, len(ids), x.shape[1]):
-            examples = examples_of(x, labels, owner, len(ids))
-            task = Task(examples, examples, len(classes))
-            random = generator(seed, "steps")
-            heads, staged, trajectory, units = self._train(task, network, random, on_layer)
-        # Only now: an estimator that could not be fitted again is what it was.
-        self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
-        self.agents_, self.owner_, self.units_ = ids, owner, units
-        self.agent_coef_ = heads[:, :, :-1]
-        self.agent_intercept_ = heads[:, :, -1]
-        self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
-        names = dict(enumerate(ids.tolist()))
-        self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
-        self.n_rounds_, self.floats_ = network.rounds, network.floats
+        with _as_before_where_it_fails(self):
+            _check_no_label_missing(y)
+            x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+            _check_labels(y)
+            self._check_numbers()
+            classes, labels = np.unique(y, return_inverse=True)
+            if len(classes) < 2:
+                raise ValueError(
+                    f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
+                )
+            seed = _seed(self.random_state)
+            ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
+            network = self._network(names_of(ids), generator(seed, "graph"))
+            network.reset(generator(seed, "network"))
+            with _memory(owner, len(ids), x.shape[1]):
+                examples = examples_of(x, labels, owner, len(ids))
+                task = Task(examples, examples, len(classes))
+                random = generator(seed, "steps")
+                heads, staged, trajectory, units = self._train(task, network, random, on_layer)
+            self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
+            self.agents_, self.owner_, self.units_ = ids, owner, units
+            self.agent_coef_ = heads[:, :, :-1]
+            self.agent_intercept_ = heads[:, :, -1]
+            self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
+            names = dict(enumerate(names_of(ids)))
+            self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
+            self.n_rounds_, self.floats_ = network.rounds, network.floats
         return self
 
     def decision_function(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
@@ -222,7 +223,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = self._checked(X)
         coef, intercept = self.coef_, self.intercept_
         if agent is not None:
-            known = self.agents_.tolist()
+            known = names_of(self.agents_)
             if not isinstance(agent, Hashable) or agent not in known:
                 raise ValueError(
                     f"agent: got {repr(agent)[:60]}, but it must be one of the "
@@ -246,6 +247,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name in ("n_agents", "reporting"):
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, " or None")
+        if self.probability is not None:
+            check_number(self.probability, "probability")
+            if not 0 <= self.probability <= 1:
+                raise ValueError(
+                    f"probability: got {self.probability}, but it must be between 0 and 1, or None"
+                )
 
     def _scaling(self) -> Scaling:
         if self.standardize == "auto":
@@ -255,7 +262,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _agents(self, given: Any, rows: int, random: torch.Generator) -> tuple[Array, Array]:
         """Return the agents' ids, and the number of each row's agent."""
         if given is not None:
-            return owners(given, rows)
+            ids, owner = owners(given, rows)
+            if self.n_agents not in (None, len(ids)):
+                raise ValueError(
+                    f"n_agents: got {self.n_agents}, but agents says whose each row is, and has "
+                    f"{counted(len(ids), 'id')}"
+                )
+            return ids, owner
         if isinstance(self.graph, nx.Graph):
             check_graph(self.graph)
             nodes = list(self.graph)
@@ -352,6 +365,18 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit = own_state(state, TransferState).view.unit
         units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
         return _matrix(weights, head), np.stack(staged), trajectory, units
+
+
+@contextmanager
+def _as_before_where_it_fails(estimator: BaseEstimator) -> Iterator[None]:
+    """Make an estimator what it was where it cannot be fitted again: scikit-learn's checks change it, too."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
 
 
 def _check_no_label_missing(y: Any) -> None:

@@ -1,8 +1,9 @@
 """The command line: parse, call the library, print.
 
-Exit codes: 0 done; 1 failed (bad input, a damaged file, a full disk); 2 the command line was wrong;
-3 data is missing; 4 meta-training diverged; 130 interrupted. Results go to standard output, progress
-and errors to standard error. Each command is a file in `commands`.
+Exit codes: 0 done; 1 failed (bad input, a value that cannot be, a damaged file, a full disk); 2 the
+command line cannot be read (no such option, a value of another type); 3 data is missing; 4 meta-training
+diverged; 130 interrupted. Results go to standard output, progress and errors to standard error. Each
+command is a file in `commands`.
 """
 
 import logging

@@ -14,6 +14,11 @@ from fedsurf.wording import counted
 
 Array = NDArray[Any]
 
+NO_VALUE = ("NA", "N/A", "#N/A", "<NA>", "NaN", "NAN", "nan", "NULL", "null", "None")
+"""What programs write where there is no value."""
+EXACT = 2.0**63
+"""Below it, whole floats are whole numbers of 64 bits."""
+
 
 def kind_of(path: Path) -> str:
     """Return .csv, .parquet or .npz, by the file's name."""
@@ -86,10 +91,13 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
                 f"{path}: column {name!r}: got {values[wrong[0]]} (row {wrong[0] + 1}), "
                 "but labels and agents must be finite numbers, or text"
             )
-        if (values == np.floor(values)).all():
+        if (values == np.floor(values)).all() and (np.abs(values) < EXACT).all():
             return values.astype(np.int64)
+        # By its own type: 0.1 in float32 is not the 0.1 that Python has.
+        return np.array([str(value) for value in values])
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8")
+    _check_words(path, name, values)
     text = np.array([str(value) for value in values.tolist()])
     # A column of whole numbers that has a gap somewhere is written as "7.0" by many programs.
     bare = (
@@ -103,6 +111,31 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
         return text
     # "007" and "7" are different labels, as text.
     return whole if (whole.astype(bare.dtype) == bare).all() else text
+
+
+def words_for_none(labels: Array) -> list[str]:
+    """Return which labels are words that programs write where there is no value, as NA."""
+    return [label for label in np.unique(labels).tolist() if label in NO_VALUE]
+
+
+def none_among_numbers(values: Array) -> NDArray[np.bool_]:
+    """Say of each value whether it is a word for no value, as NA, where all others are numbers.
+
+    Among other words it may be one of them.
+    """
+    if values.dtype.kind not in "OU":
+        return np.zeros(len(values), dtype=bool)
+    words = np.array([isinstance(one, str) and one in NO_VALUE for one in values.tolist()], bool)
+    return words if all(map(_is_number, values[~words].tolist())) else np.zeros_like(words)
+
+
+def _check_words(path: Path, name: str, values: Array) -> None:
+    rows = np.flatnonzero(none_among_numbers(values))
+    if rows.size:
+        raise ValueError(
+            f"{path}: column {name!r}: got no value in row {rows[0] + 1}, where it says "
+            f"{values[rows[0]]!r} ({rows.size} in all), but each row needs one"
+        )
 
 
 def spelled_as(classes: Iterable[Any], labels: Iterable[Any]) -> list[str | None]:

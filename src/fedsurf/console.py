@@ -1,7 +1,5 @@
 """What all commands share: the two streams, JSON, a wrong command line, and how many threads they use."""
 
-import json
-import math
 import os
 import sys
 from typing import Any
@@ -9,6 +7,8 @@ from typing import Any
 import torch
 from rich.console import Console
 from threadpoolctl import threadpool_limits
+
+from fedsurf.plain import json_text
 
 SMALL = 50_000_000
 """Parameters of an optimizer below which one thread is fastest."""
@@ -34,13 +34,4 @@ def limit_threads(parameters: int) -> None:
 
 def print_json(content: Any) -> None:
     """Print numbers for programs; what JSON has no word for becomes null."""
-    sys.stdout.write(json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(content: Any) -> Any:
-    """Replace what JSON has no word for, infinity and NaN, by null."""
-    if isinstance(content, dict):
-        return {name: _finite(value) for name, value in content.items()}
-    if isinstance(content, list):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    sys.stdout.write(json_text(content, indent=2) + "\n")

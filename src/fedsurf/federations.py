@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any, cast, get_args
 
 import networkx as nx
@@ -70,7 +71,32 @@ def owners(agents: Any, rows: int) -> tuple[Array, Array]:
         raise ValueError(
             f"agents: got ids of different kinds ({error}), but they must be all numbers or all text"
         ) from error
+    if given.dtype.kind == "O":
+        _check_order(found)
     return found.astype(ids.dtype), owner
+
+
+def _check_order(ids: Array) -> None:
+    """Raise unless ids can be nodes of a graph, and each comes before the next: sets, say, may do neither."""
+    wanted = "but ids must be numbers, text, bytes, dates or tuples of such"
+    for one in ids.tolist():
+        try:
+            hash(one)
+        except TypeError as error:
+            raise ValueError(f"agents: got {repr(one)[:60]}, {wanted}") from error
+    for one, after in pairwise(ids.tolist()):
+        if not one < after:
+            raise ValueError(
+                f"agents: got {repr(one)[:60]} and {repr(after)[:60]}, of which none comes first, {wanted}"
+            )
+
+
+def names_of(ids: Array) -> list[Hashable]:
+    """Return ids as Python has them, or as NumPy does where Python has none: dates to the nanosecond."""
+    names: list[Hashable] = ids.tolist()
+    if ids.dtype.kind in "mM" and any(isinstance(name, int) for name in names):
+        return list(ids)
+    return names
 
 
 def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> Examples:

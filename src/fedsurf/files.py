@@ -3,20 +3,23 @@
 Tensors are safetensors with JSON metadata. No pickle is read or written.
 """
 
+import csv
 import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from fedsurf.plain import json_text
 
 _DTYPES = {
     "F64": torch.float64,
@@ -29,6 +32,8 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 """What safetensors calls the types."""
+UNFINISHED = ".new.*"
+"""What is called so in a folder was left by a process that was killed while it filled the folder."""
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """What the system says where there is no more space, without saying for which file."""
 
@@ -96,7 +101,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with _named(path, temporary):
             yield temporary
             _flush(temporary)
-        temporary.chmod(0o644)
+        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -112,7 +117,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.iterdir():
                 _flush(file)
-        temporary.chmod(0o755)
+        temporary.chmod(0o777 & ~_umask())
         try:
             temporary.replace(path)
         except OSError as error:
@@ -132,7 +137,7 @@ def filled_folder(path: Path) -> Iterator[Path]:
         with new_folder(path) as temporary:
             yield temporary
         return
-    temporary = Path(tempfile.mkdtemp(prefix=".new.", dir=path))
+    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED.rstrip("*"), dir=path))
     try:
         with _named(path, temporary):
             yield temporary
@@ -158,7 +163,10 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Raise if another process is in such a block with the same folder; where files can be locked."""
+    """Raise if another process is in such a block with the same folder; where files can be locked.
+
+    A folder that is made for it is removed again if it stays empty.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -166,6 +174,7 @@ def only_one(folder: Path) -> Iterator[None]:
         return
     if folder.is_file():
         raise FileExistsError(f"{folder}: this is a file, but it must be a folder")
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -179,13 +188,36 @@ def only_one(folder: Path) -> Iterator[None]:
             pass
         yield
     finally:
+        if new:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
         os.close(handle)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all."""
+    """Write JSON, whole or not at all; infinity and NaN, for which it has no word, become null."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
+
+
+def write_rows(
+    path: Path, rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None
+) -> None:
+    """Write a table as CSV, whole or not at all, with these columns or those of all rows."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        put_rows(file, rows, columns)
+
+
+def put_rows(
+    file: TextIO, rows: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None
+) -> None:
+    """Write a table as CSV into an open file, with these columns or those of all rows."""
+    if columns is None:
+        rows = list(rows)
+        columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(file, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def read_json(path: Path) -> Any:
@@ -204,7 +236,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     with replacing(path) as temporary:
         try:
             # One key only: safetensors writes several in random order, and equal files should be equal.
-            save_file(plain, temporary, {"fedsurf": json.dumps(metadata)})
+            save_file(plain, temporary, {"fedsurf": json_text(metadata)})
         except SafetensorError as error:  # a full disk
             raise OSError(f"{path}: cannot be written ({error})") from error
 
@@ -267,6 +299,13 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except SafetensorError as error:
         raise CheckpointError(f"{path}: truncated, damaged or not safetensors ({error})") from error
+
+
+def _umask() -> int:
+    """Return what new files are not open for: the system tells it only to those who set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _flush(path: Path) -> None:

@@ -24,7 +24,7 @@ class TerminalProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
@@ -99,7 +99,7 @@ def opener(console: Console) -> OpenBar:
     @contextmanager
     def open_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
         columns = (
-            TextColumn(title),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -107,7 +107,7 @@ def opener(console: Console) -> OpenBar:
         hidden = not console.is_terminal
         bar = Progress(*columns, console=console, transient=True, disable=hidden)
         with bar:
-            task = bar.add_task("", total=total)
+            task = bar.add_task(title, total=total)
             yield lambda: bar.advance(task)
 
     return open_bar

@@ -1,6 +1,5 @@
 """A study's files: results as JSON and CSV, every recorded round as CSV, the figure."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from fedsurf.configuration import to_dict
 from fedsurf.evaluation import Trajectories
-from fedsurf.files import replacing, write_json
+from fedsurf.files import write_json, write_rows
 from fedsurf.plots import save, study_figure
 from fedsurf.scores import Score
 from fedsurf.statistics import finite, standard_error
@@ -53,8 +52,8 @@ def write_report(
     }
     write_json(folder / "results.json", report)
     counts = sorted({count for score in scores for count in score.accuracy})
-    _write_rows(folder / "results.csv", [_row(score, counts) for score in scores])
-    _write_rows(
+    write_rows(folder / "results.csv", [_row(score, counts) for score in scores])
+    write_rows(
         folder / "trajectories.csv",
         [
             _moment(runs.name, row, study.config.task.agents)
@@ -90,10 +89,3 @@ def _moment(method: str, row: dict[str, float | None], agents: int) -> dict[str,
     per_agent = {"floats_per_agent": None if floats is None else floats / agents}
     rest = {name: value for name, value in row.items() if name not in ("step", "rounds", "floats")}
     return {"method": method, "rounds": row["rounds"], **per_agent, **rest}
-
-
-def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0] if rows else ["method"])
-        writer.writeheader()
-        writer.writerows(rows)

@@ -18,6 +18,7 @@ from fedsurf.columns import (
     labels_of,
     listed,
     missing_in,
+    none_among_numbers,
     numbers_of,
     read_columns,
     spelled_as,
@@ -50,6 +51,8 @@ class Labelled:
         The names of the features; None if they have none.
     label : str or None
         The name of the label's column; None if it has none.
+    agent : str or None
+        The name of the agents' column, or array; None if the file does not say whose rows are.
     left_out : int
         The number of agents who take no part, since all their rows are held out.
     """
@@ -61,6 +64,7 @@ class Labelled:
     test_y: Array
     features: tuple[str, ...] | None
     label: str | None
+    agent: str | None = None
     left_out: int = 0
 
 
@@ -187,7 +191,7 @@ def _from_columns(
     if not columns:
         raise ValueError(f"{path}: got the label {label!r} only, but there must be a feature")
     x = _stack(path, columns)
-    return _divided(x, y, ids, test_share, tuple(columns), label)
+    return _divided(x, y, ids, test_share, tuple(columns), label, agent)
 
 
 def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
@@ -207,7 +211,7 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
     y = _vector(path, names[1], arrays[names[1]], len(x))
     ids = None if agent is None else _vector(path, agent, arrays[agent], len(x))
     if names == WHOLE:
-        return _divided(x, y, ids, test_share, None, None)
+        return _divided(x, y, ids, test_share, None, None, agent)
     test_x = _matrix(path, names[2], arrays[names[2]])
     test_y = _vector(path, names[3], arrays[names[3]], len(test_x))
     if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):  # only one is all whole numbers
@@ -218,7 +222,7 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
             f"{path}: {names[2]}: got {counted(test_x.shape[1], 'feature')}, "
             f"but {names[0]} has {x.shape[1]}"
         )
-    return Labelled(x, y, ids, test_x, test_y, None, None)
+    return Labelled(x, y, ids, test_x, test_y, None, None, agent)
 
 
 def _divided(
@@ -228,17 +232,19 @@ def _divided(
     share: float,
     features: tuple[str, ...] | None,
     label: str | None,
+    agent: str | None,
 ) -> Labelled:
     held = split(y, share) if share > 0 else np.zeros(len(y), dtype=bool)
     own, left_out = None, 0
     if agents is not None:
         own = agents[~held]
         left_out = len(np.unique(agents)) - len(np.unique(own))
-    return Labelled(x[~held], y[~held], own, x[held], y[held], features, label, left_out)
+    return Labelled(x[~held], y[~held], own, x[held], y[held], features, label, agent, left_out)
 
 
 def _known_labels(path: Path, name: str, values: Array) -> Array | None:
     known = ~missing_in(values)
+    known[known] = ~none_among_numbers(values[known])
     if not known.any():
         return None
     labels = np.full(len(values), None, dtype=object)

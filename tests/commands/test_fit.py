@@ -23,6 +23,7 @@ from fedsurf import baselines
 from fedsurf.classifier import FederatedClassifier
 from fedsurf.cli import run
 from fedsurf.columns import read_columns
+from fedsurf.files import only_one
 from fedsurf.heads import Head
 from fedsurf.tables_io import read_labelled
 from fedsurf.tasks.dataset import split
@@ -187,6 +188,21 @@ def test_predict_without_a_file_writes_the_table_to_standard_output(fitted, tmp_
     assert shown.out.splitlines()[0].startswith("label,probability_setosa")
     assert len(shown.out.splitlines()) == 4
     assert "right" not in shown.err
+
+
+def test_tables_are_utf_8_whatever_the_locale(tmp_path):
+    table = [f"{place % 10},{'øæ'[place % 10 > 4]}\n" for place in range(40)]
+    data = tmp_path / "data.csv"
+    data.write_text("Größe,kind\n" + "".join(table), "utf-8")
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for command in (
+        ["fit", data, "--folder", tmp_path / "model"],
+        ["predict", tmp_path / "model", data, "--file", tmp_path / "labels.csv"],
+    ):
+        subprocess.run([sys.executable, "-m", "fedsurf", *command], env=ascii_only, check=True)
+    first, *rest = (tmp_path / "labels.csv").read_text("utf-8").splitlines()
+    assert first == "label,probability_æ,probability_ø"
+    assert len(rest) == 40
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -369,6 +385,19 @@ def test_digits_in_groups_are_text_as_labels_and_as_names(tmp_path):
     assert (labelled.features, labelled.y.tolist()) == (("1_0.5",), ["3_000", "2_000"])
 
 
+def test_the_configuration_says_where_label_and_agents_were_found(tmp_path):
+    table = [{"x": place % 10, "y": place % 10 // 5, "agent": place % 3} for place in range(40)]
+    data = write(tmp_path / "data.csv", table)
+    arrays = tmp_path / "data.npz"
+    x, y, agents = (np.array([row[name] for row in table]) for name in ("x", "y", "agent"))
+    np.savez(arrays, x=x[:, None], y=y, agents=agents)
+    for path, expected in ((data, ["y", "agent"]), (arrays, [None, "agents"])):
+        folder = tmp_path / path.suffix
+        assert run(["fit", str(path), "--folder", str(folder), "--rounds", "6"]) == 0
+        for config in (json.loads((folder / "config.json").read_text()), Head.read(folder).config):
+            assert [config["label"], config["agent"]] == expected
+
+
 def test_row_numbers_are_dropped_and_left_alone(tmp_path, capsys):
     data = tmp_path / "data.csv"
     data.write_text(",x,label\n" + "".join(f"{row},{row % 3},{row % 3}\n" for row in range(30)))
@@ -407,6 +436,15 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,label\n1,a\nnan,b\n", [], "column 'x': got nan (row 2)"),
         ("x,label\n1,a\n2,\n", [], "column 'label': got no value in row 2"),
         ("x,agent,label\n1,,a\n2,q,b\n", [], "column 'agent': got no value in row 1"),
+        (
+            "x,label\n1,0\n2,NA\n3,1\n4,nan\n",
+            [],
+            "column 'label': got no value in row 2, where it "
+            "says 'NA' (2 in all), but each row needs one",
+        ),
+        ("x,label\n1,0.5\n2,None\n3,1\n", [], "column 'label': got no value in row 2"),
+        ("x,agent,label\n1,7,a\n2,null,b\n", [], "column 'agent': got no value in row 2"),
+        ("x,agent,label\n1,NaN,a\n2,NaN,b\n", [], "column 'agent': got no value in row 1"),
         ("x,label\n1,a\n2,a\n", [], "label 'label': got one class only (a)"),
         ("x,x,label\n1,1,a\n", [], "several columns called x"),
         ("x,label\n1,a,3\n", [], "got 3 values in row 1, but the first line names 2 columns"),
@@ -628,6 +666,44 @@ def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, cap
         assert len(read(target)) == 150
 
 
+def test_a_word_for_no_label_among_numbers_is_none_to_predict_and_among_words_a_class(
+    tmp_path, capsys
+):
+    table = [{"size": place % 10, "kind": place % 10 // 5} for place in range(40)]
+    model = tmp_path / "model"
+    assert run(["fit", str(write(tmp_path / "old.csv", table)), "--folder", str(model)]) == 0
+    assert "is taken for" not in capsys.readouterr().err
+    table[0]["kind"] = table[1]["kind"] = "NA"
+    new = write(tmp_path / "new.csv", table)
+    assert run(["predict", str(model), str(new), "--file", str(tmp_path / "labels.csv")]) == 0
+    assert "of the 38 with a known label right" in capsys.readouterr().err
+    for row in table:
+        row["kind"] = {0: "small", 1: "large"}.get(row["kind"], row["kind"])
+    words = write(tmp_path / "words.csv", table)
+    assert run(["fit", str(words), "--folder", str(tmp_path / "words")]) == 0
+    assert "NA is taken for the name of a class; where it" in capsys.readouterr().err
+
+
+def test_numbers_too_large_for_whole_ones_stay_apart_as_text(tmp_path):
+    large = np.array([1e19, 2e19, 3.0])
+    np.savez(tmp_path / "a.npz", x=np.eye(3), y=large, agents=-large)
+    labelled = read_labelled(tmp_path / "a.npz", test_share=0)
+    assert labelled.y.tolist() == ["1e+19", "2e+19", "3.0"]
+    assert labelled.agents.tolist() == ["-1e+19", "-2e+19", "-3.0"]
+
+
+def test_fractions_in_single_precision_are_called_as_in_a_table_of_text(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"x": [1, 2, 3], "label": np.array([0.1, 0.7, 2.0], dtype=np.float32)})
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    names = [
+        read_labelled(tmp_path / name, test_share=0).y.tolist() for name in ("a.parquet", "a.csv")
+    ]
+    assert names == [["0.1", "0.7", "2.0"]] * 2
+
+
 def test_one_of_a_kind_is_said_in_the_singular(tmp_path, capsys):
     table = [{"size": place % 10, "kind": "ab"[place % 10 > 4]} for place in range(15)]
     data, folder = write(tmp_path / "data.csv", table), tmp_path / "model"
@@ -768,6 +844,29 @@ def test_an_interrupted_fit_leaves_what_was_there(iris, tmp_path, capsys, monkey
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     assert run([*command, "--rounds", "6"]) == 0
     assert {path.name for path in model.iterdir()} == FILES
+
+
+def test_a_folder_that_another_process_writes_is_refused_before_the_work(
+    iris, tmp_path, capsys, monkeypatch
+):
+    def work(*_, **__):
+        raise AssertionError("the data was read")
+
+    monkeypatch.setattr("fedsurf.commands.fit.read_labelled", work)
+    folder = tmp_path / "model"
+    with only_one(folder):
+        said = failed(capsys, ["fit", iris, "--folder", folder])
+        assert "model: another process is writing into this folder" in said
+    assert not folder.exists()  # nothing came into it
+
+
+def test_what_a_killed_fit_left_is_no_obstacle(iris, tmp_path):
+    folder = tmp_path / "model"
+    (folder / ".new.abc").mkdir(parents=True)
+    assert (
+        run(["fit", str(iris), "--folder", str(folder), "--label", "kind", "--drop", "greenhouse"])
+        == 0
+    )
 
 
 def test_paths_are_no_markup(tmp_path, capsys):

@@ -523,8 +523,8 @@ def test_with_clip_a_gradient_that_is_no_number_is_left_out():
 
 
 @pytest.mark.parametrize("field", ["clip", "skip_above"])
-@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
-def test_limits_must_be_positive(field, limit):
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
+def test_limits_must_be_positive_and_finite(field, limit):
     with pytest.raises(ValueError, match=rf"^{field}: got {limit}"):
         Setup(replace(SURF, **{field: limit}))
 

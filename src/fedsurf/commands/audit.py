@@ -1,6 +1,5 @@
 """`fedsurf audit`: find the optimizer, audit it, show the table, the figure and the files."""
 
-import csv
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -13,11 +12,11 @@ from rich.table import Table
 from torch import Tensor
 
 from fedsurf import plots, pretrained
-from fedsurf.audit import Audit, Subject
-from fedsurf.audit import audit as run_audit
+from fedsurf.auditing import Audit, Subject
+from fedsurf.auditing import audit as run_audit
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment
-from fedsurf.files import check_folder, replacing, write_json
+from fedsurf.files import check_folder, write_json, write_rows
 from fedsurf.presets import STUDIES
 from fedsurf.progress import opener
 from fedsurf.statistics import standard_error
@@ -199,14 +198,7 @@ def audit_figure(found: Audit) -> Figure:
 def write_files(found: Audit, folder: Path) -> None:
     """Write audit.json and audit.csv."""
     write_json(folder / "audit.json", found.to_dict())
-    rows = [row.to_dict() for row in found.rows]
-    with (
-        replacing(folder / "audit.csv") as temporary,
-        temporary.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(folder / "audit.csv", [row.to_dict() for row in found.rows])
 
 
 def _given(values: Tensor | None) -> Tensor:

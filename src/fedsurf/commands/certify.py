@@ -1,6 +1,5 @@
 """`fedsurf certify`: measure the theorems' quantities of a run, show the tables, the figure and the files."""
 
-import csv
 import math
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from fedsurf.certificate import certify as run_certify
 from fedsurf.certificate_layers import Layer
 from fedsurf.console import err, limit_threads, out, print_json
 from fedsurf.experiment import Experiment
-from fedsurf.files import check_folder, replacing, write_json
+from fedsurf.files import check_folder, write_json, write_rows
 from fedsurf.plots_certificate import certificate_figure
 from fedsurf.progress import opener
 
@@ -162,14 +161,7 @@ def assumptions_table(found: Certificate) -> Table:
 def write_files(found: Certificate, folder: Path) -> None:
     """Write certificate.json, certificate.csv, certificate.png and certificate.svg."""
     write_json(folder / "certificate.json", found.to_dict())
-    rows = found.rows()
-    with (
-        replacing(folder / "certificate.csv") as temporary,
-        temporary.open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(folder / "certificate.csv", found.rows())
     figure = certificate_figure(found)
     for ending in ("png", "svg"):
         plots.save(figure, folder / f"certificate.{ending}")

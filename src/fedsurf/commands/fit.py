@@ -1,13 +1,12 @@
 """`fedsurf fit` and `fedsurf predict`: a classifier from a file, and labels from a classifier."""
 
-import csv
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -17,9 +16,18 @@ from rich.table import Table
 
 from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
-from fedsurf.columns import spelled_as
+from fedsurf.columns import listed, spelled_as, words_for_none
 from fedsurf.console import err, limit_threads, out, print_json
-from fedsurf.files import check_file, check_folder, filled_folder, replacing, write_json
+from fedsurf.files import (
+    UNFINISHED,
+    check_file,
+    check_folder,
+    filled_folder,
+    only_one,
+    put_rows,
+    write_json,
+    write_rows,
+)
 from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
@@ -90,79 +98,83 @@ def fit(
     limit_threads(0)
     folder = Path(f"{data.stem}-model") if folder is None else folder
     _check_folder(folder)
-    labelled = read_labelled(data, label=label, agent=agent, drop=drop, test_share=test_share)
-    if agents is not None and labelled.agents is not None:
-        raise ValueError(
-            f"agents: got {agents}, but {data} says whose each row is: drop that column, or leave that "
-            "array out"
-        )
-    if agents is not None and not 1 <= agents <= len(labelled.y):
-        raise ValueError(
-            f"agents: got {agents}, but it must be between 1 and {len(labelled.y)}, the number of "
-            "training examples"
-        )
-    if len(np.unique(labelled.y)) < 2:
-        raise ValueError(
-            f"{data}: label {labelled.label or 'y'!r}: got one class only ({labelled.y[0]}), "
-            "but there must be at least two"
-        )
-    settings: dict[str, Any] = {
-        "optimizer": optimizer,
-        "n_agents": agents,
-        "graph": graph,
-        "degree": degree,
-        "probability": probability,
-        "reporting": reporting,
-        "rounds": rounds,
-        "standardize": {"auto": "auto", "yes": True, "no": False}[standardize],
-        "batch_size": batch_size,
-        "random_state": seed,
-    }
-    _note_many_classes(labelled)
-    _note_left_out(labelled)
-    _note_many_rounds(rounds)
-    from fedsurf.classifier import FederatedClassifier  # slow to import
+    with only_one(folder):  # from the start: who comes later need not do the work in vain
+        labelled = read_labelled(data, label=label, agent=agent, drop=drop, test_share=test_share)
+        if agents is not None and labelled.agents is not None:
+            raise ValueError(
+                f"agents: got {agents}, but {data} says whose each row is: drop that column, or leave that "
+                "array out"
+            )
+        if agents is not None and not 1 <= agents <= len(labelled.y):
+            raise ValueError(
+                f"agents: got {agents}, but it must be between 1 and {len(labelled.y)}, the number of "
+                "training examples"
+            )
+        if len(np.unique(labelled.y)) < 2:
+            raise ValueError(
+                f"{data}: label {labelled.label or 'y'!r}: got one class only ({labelled.y[0]}), "
+                "but there must be at least two"
+            )
+        settings: dict[str, Any] = {
+            "optimizer": optimizer,
+            "n_agents": agents,
+            "graph": graph,
+            "degree": degree,
+            "probability": probability,
+            "reporting": reporting,
+            "rounds": rounds,
+            "standardize": {"auto": "auto", "yes": True, "no": False}[standardize],
+            "batch_size": batch_size,
+            "random_state": seed,
+        }
+        _note_many_classes(labelled)
+        _note_words_for_none(labelled)
+        _note_left_out(labelled)
+        _note_many_rounds(rounds)
+        from fedsurf.classifier import FederatedClassifier  # slow to import
 
-    model = FederatedClassifier(**settings)
-    spent = 0 if standardize == "no" else CALIBRATION_ROUNDS
-    with opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance, _quiet():
-        model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
-    trajectory = rows_of(model, labelled)
-    with _quiet():
-        accuracies = judged(model, labelled)
-    result = {
-        "agents": len(model.agents_),
-        "examples": len(labelled.y),
-        "test_examples": len(labelled.test_y),
-        "features": model.n_features_in_,
-        "classes": model.classes_.tolist(),
-        "rounds": model.n_rounds_,
-        "floats": model.floats_,
-        "accuracy": trajectory[-1]["accuracy"],
-        **accuracies,
-    }
-    config = {
-        "data": data.name,
-        "label": labelled.label,
-        "agent": agent,
-        "drop": list(drop),
-        "test_share": test_share,
-        **settings,
-    }
-    head = Head(
-        model.coef_,
-        model.intercept_,
-        model.classes_.tolist(),
-        None if labelled.features is None else list(labelled.features),
-        labelled.label,
-        config,
-    )
-    with filled_folder(folder) as temporary:
-        with (temporary / "trajectory.csv").open("w", newline="") as file:
-            _write_rows(file, trajectory)
-        plots.save(plots.fit_figure(trajectory, result), temporary / "figure.png")
-        write_json(temporary / "config.json", {**config, "result": result})
-        head.write(temporary)
+        model = FederatedClassifier(**settings)
+        spent = 0 if standardize == "no" else CALIBRATION_ROUNDS
+        with (
+            opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance,
+            _quiet(),
+        ):
+            model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
+        trajectory = rows_of(model, labelled)
+        with _quiet():
+            accuracies = judged(model, labelled)
+        result = {
+            "agents": len(model.agents_),
+            "examples": len(labelled.y),
+            "test_examples": len(labelled.test_y),
+            "features": model.n_features_in_,
+            "classes": model.classes_.tolist(),
+            "rounds": model.n_rounds_,
+            "floats": model.floats_,
+            "accuracy": trajectory[-1]["accuracy"],
+            **accuracies,
+        }
+        config = {
+            "data": data.name,
+            "label": labelled.label,
+            "agent": labelled.agent,
+            "drop": list(drop),
+            "test_share": test_share,
+            **settings,
+        }
+        head = Head(
+            model.coef_,
+            model.intercept_,
+            model.classes_.tolist(),
+            None if labelled.features is None else list(labelled.features),
+            labelled.label,
+            config,
+        )
+        with filled_folder(folder) as temporary:
+            write_rows(temporary / "trajectory.csv", trajectory)
+            plots.save(plots.fit_figure(trajectory, result), temporary / "figure.png")
+            write_json(temporary / "config.json", {**config, "result": result})
+            head.write(temporary)
     if json:
         print_json({"folder": str(folder), **result, "trajectory": trajectory})
         return
@@ -207,13 +219,13 @@ def predict(
         classes = {None, *map(str, head.classes)}
         strange = sum(one not in classes for one in right)
     names = [f"probability_{name}" for name in head.classes]
+    columns = ["label", *names]
     rows = (
         {"label": label, **{name: f"{one:.6g}" for name, one in zip(names, chance, strict=True)}}
         for label, chance in zip(labels, chances.tolist(), strict=True)
     )
     if file is not None:
-        with replacing(file) as temporary, temporary.open("w", newline="") as target:
-            _write_rows(target, rows)
+        write_rows(file, rows, columns)
     if json:
         summary = {
             "examples": len(labels),
@@ -225,7 +237,7 @@ def predict(
         print_json({**summary, **({"file": str(file)} if file else table)})
         return
     if file is None:
-        _write_rows(sys.stdout, rows)
+        put_rows(sys.stdout, rows, columns)
     said = ""
     if accuracy is not None:
         judged_by = "them" if len(hits) == len(labels) else f"the {len(hits)} with a known label"
@@ -323,6 +335,19 @@ def _note_many_classes(labelled: Labelled) -> None:
         )
 
 
+def _note_words_for_none(labelled: Labelled) -> None:
+    """Say so if a class or an agent is called as programs call what has no value."""
+    for what, values in (("a class", labelled.y), ("an agent", labelled.agents)):
+        words = [] if values is None else words_for_none(values)
+        if words:
+            err.print(
+                f"{listed(words)} is taken for the name of {what}; "
+                "where it says that there is none, leave those rows out",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
 def _note_left_out(labelled: Labelled) -> None:
     """Say so if agents are missing since the test part took all their rows."""
     if labelled.left_out and labelled.agents is not None:
@@ -358,7 +383,8 @@ def _quiet() -> Iterator[None]:
 
 def _check_folder(folder: Path) -> None:
     check_folder(folder)
-    if folder.exists() and any(folder.iterdir()) and not (folder / FILE).exists():
+    files = [file for file in folder.glob("*") if not file.match(UNFINISHED)]
+    if files and not (folder / FILE).exists():
         raise ValueError(
             f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "
             "earlier `fedsurf fit`"
@@ -371,14 +397,6 @@ def _check_table(file: Path, data: Path) -> None:
     if file.resolve() == data.resolve():
         raise ValueError(f"file: got {str(file)!r}, but that is the data, which would be lost")
     check_file(file)
-
-
-def _write_rows(file: TextIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    for number, row in enumerate(rows):
-        if number == 0:
-            writer.writerow(row)
-        writer.writerow(row.values())
 
 
 def _percent(share: float | None) -> str:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.configuration import differences, to_dict
-from fedsurf.files import CheckpointError, read_json, replacing, write_json
+from fedsurf.files import CheckpointError, read_json, replacing, write_json, write_rows
 from fedsurf.plots import save
 from fedsurf.reproduction.claims import Claim
 from fedsurf.reproduction.finding import Finding
 from fedsurf.reproduction.plan import Plan
 from fedsurf.reproduction.provenance import made_with
-from fedsurf.reproduction.rows import write_rows
 from fedsurf.reproduction.workshop import Workshop
 
 FORMAT = 1

@@ -16,21 +16,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedsurf import pretrained
-from fedsurf.audit import Subject, audit
+from fedsurf.auditing import Subject, audit
 from fedsurf.bars import OpenBar
 from fedsurf.certificate import certify
 from fedsurf.configuration import to_dict
 from fedsurf.evaluation import Trajectories
 from fedsurf.experiment import Experiment, ExperimentConfig
-from fedsurf.files import read_json, write_json
+from fedsurf.files import read_json, write_json, write_rows
 from fedsurf.methods import Setting, method_named
 from fedsurf.reproduction.pace import PaceOfSteps
 from fedsurf.reproduction.rivals import given_by_paper, paper_settings, where_from
-from fedsurf.reproduction.rows import write_rows
 from fedsurf.reproduction.sizes import Size
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.surf.running import Observer
@@ -248,7 +248,8 @@ class Workshop:
                     found.append(norms.tolist())
                     advance()
             write_json(file, {"norms": found})
-        return torch.tensor(read_json(file)["norms"])
+        # Where there is none, it was not finite.
+        return torch.tensor(np.array(read_json(file)["norms"], dtype=np.float32))
 
     def ceiling(self, config: StudyConfig) -> Tensor:
         """Return the accuracy of centralised training on each task of a study."""

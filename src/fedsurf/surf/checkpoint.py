@@ -10,10 +10,9 @@ A state folder appears under its name only when it is complete, and the one befo
 only after that: a run that is killed at any moment resumes from the newest one.
 """
 
-import json
 import math
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from fedsurf.files import (
     write_json,
     write_tensors,
 )
+from fedsurf.plain import json_text
 from fedsurf.surf.meta_training import MetaTraining
 from fedsurf.surf.records import ValidationRecord
 from fedsurf.surf.unrolled_optimizer import UnrolledOptimizer
@@ -135,7 +135,7 @@ class RunFolder:
         for group, tensors in training.state().items():
             read_tensors(newest / f"{group}.safetensors", tensors)
         try:
-            records = [ValidationRecord(**record) for record in progress]
+            records = [_validation(record) for record in progress]
         except TypeError as error:
             raise CheckpointError(
                 f"{newest / 'progress.json'}: damaged, it holds no validations ({error})"
@@ -146,14 +146,12 @@ class RunFolder:
     def write_log(self, records: list[ValidationRecord], rules: dict[int, str]) -> None:
         """Write the log anew: each validation, and the rule by which it became the best, if it did."""
         lines = [
-            json.dumps(
+            json_text(
                 {
                     **asdict(record),
-                    "slack_error": [e if math.isfinite(e) else None for e in record.slack_error],
                     "feasible": record.feasible,
                     "best_by": rules.get(record.step),
-                },
-                allow_nan=False,
+                }
             )
             for record in records
         ]
@@ -168,3 +166,10 @@ class RunFolder:
 
     def _states(self) -> list[Path]:
         return sorted(p for p in self.path.glob("state-????????") if p.is_dir())
+
+
+def _validation(stored: dict[str, Any]) -> ValidationRecord:
+    """Return a validation as it was; the error of a single task, which is infinite, is stored as null."""
+    record = ValidationRecord(**stored)
+    errors = [math.inf if error is None else error for error in record.slack_error]
+    return replace(record, slack_error=errors)

@@ -94,8 +94,10 @@ class SurfConfig:
             )
         for name in ("clip", "skip_above"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ValueError(f"{name}: got {limit}, but it must be positive, or none")
+            if limit is not None and not 0 < limit < math.inf:
+                raise ValueError(
+                    f"{name}: got {limit}, but it must be positive and finite, or none"
+                )
         if not 0 <= self.averaging < 1:
             raise ValueError(
                 f"averaging: got {self.averaging}, but it must be at least 0 and below 1"
