@@ -139,12 +139,32 @@ def test_it_learns_from_a_single_head_too():
     assert all(value.isfinite().all() for value in confidence.parameters())
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("problems", 0, "at least 1"),
+        ("steps", 0, "at least 1"),
+        ("rare_share", 1.1, "between 0 and 1"),
+        ("learning_rate", 0.0, "positive and finite"),
+        ("learning_rate", math.nan, "positive and finite"),
+        ("weight_decay", -1.0, "at least 0 and finite"),
+        ("weight_decay", math.inf, "at least 0 and finite"),
+        ("jitter", math.nan, "at least 0 and finite"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_seen(name, value, wanted):
+    def never(_title, _total):
+        raise AssertionError
+
+    config = replace(ConfidenceConfig(), **{name: value})
+    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}$"):
+        learn_confidence(whole(), WideProblems(SMALL, 3), config, never)
+
+
 @pytest.mark.parametrize("name", ["problems", "steps"])
-def test_numbers_that_leave_nothing_to_learn_from_are_refused(name):
-    with pytest.raises(ValueError, match=rf"^{name}: got 0, but it must be at least 1"):
-        ConfidenceConfig(**{name: 0})
+def test_counts_that_are_no_whole_numbers_are_refused(name):
     with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
-        ConfidenceConfig(**{name: 2.5})
+        replace(ConfidenceConfig(), **{name: 2.5}).check()
 
 
 def test_an_optimizer_without_one_is_refused():

@@ -1,6 +1,7 @@
 """The distribution of problems: the same ones for a seed, within its ranges, and of nothing else."""
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -210,6 +211,36 @@ def test_configured_shares_and_sizes_are_kept():
     assert all(two.training(number).task.classes == 2 for number in range(10))
     faulty = WideProblems(replace(config, fault_share=1.0), 0)
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("views", 0, "at least 1"),
+        ("most_agents", 0, "at least 10, "),
+        ("most_agents", 9, "at least 10, "),
+        ("most_examples", 199, "at least 200, two for each"),
+        ("test_examples", 0, "at least 1"),
+        *(
+            (field.name, value, "between 0 and 1$")
+            for field in fields(WideConfig)
+            if field.name.endswith("_share")
+            for value in (-0.1, 1.1, math.nan)
+        ),
+    ],
+)
+def test_distributions_that_cannot_be_are_refused(name, value, wanted):
+    config = replace(WideConfig(), **{name: value})
+    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}"):
+        WideProblems(config, 0)
+
+
+def test_the_narrowest_distribution_keeps_to_its_sizes():
+    config = WideConfig(real_share=0.0, most_agents=10, most_examples=20, test_examples=1)
+    wide = WideProblems(config, 0)
+    tasks = [wide.training(number).task for number in range(30)]
+    assert max(task.agents for task in tasks) == 10
+    assert max(int(task.train.counts.sum()) for task in tasks) == 20
 
 
 def test_validation_takes_ten_or_twenty_rounds_and_ten_through_a_server():
