@@ -296,6 +296,16 @@ class TestAudit:
         assert "16 features and 10 classes" in note
         assert "made for 8 and 10" in note
 
+    def test_other_data_too_few_to_tune_on_is_not_possible_and_says_so(self, digits):
+        # Of three examples of a class, validation has one, which cannot both train and test.
+        classes = [(digits.train_y == label).nonzero().flatten()[:3] for label in range(10)]
+        few = torch.cat(classes)
+        other = replace(digits, train_x=digits.train_x[few], train_y=digits.train_y[few])
+        study = Study(replace(STUDY, tasks=2), features=digits)
+        found = audit(dgd(2), study, other=Study(study.config, features=other), agents=())
+        assert found.row("unseen").note.startswith("not possible (pool: got 1 examples of")
+        assert found.row("unseen").accuracy is None
+
     def test_dgd_learns(self, digits):
         found = audit(dgd(), Study(STUDY, features=digits))
         assert found.verdict.kind == "learned to learn"
