@@ -26,7 +26,7 @@ from fedsurf.pretraining.confidence import (
 )
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.confidence import INPUTS, LARGEST, Confidence
+from fedsurf.unrolled.confidence import INPUTS, LARGEST, MEASURED, Confidence
 
 SMALL = WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20)
 
@@ -99,6 +99,24 @@ def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
     exact = interpolated(losses, found[0.0]).mean()
     assert exact < 0.15 * interpolated(losses, torch.zeros(400)).mean()
     assert found[1.0].std() < 0.8 * found[0.0].std()
+
+
+def test_what_agents_measured_is_not_jittered_and_all_else_is():
+    seen = []
+
+    class Watched(Confidence):
+        def forward(self, known):
+            seen.append(known)
+            return super().forward(known)
+
+    known = torch.randn(50, INPUTS, generator=seeded(0))
+    losses = logarithms().square().expand(50, -1)
+    config = ConfidenceConfig(steps=40, jitter=0.5)
+    fit(Watched(4, seeded(1)), [Seen(known, losses)], config, seeded(2))
+    added = torch.stack(seen) - known
+    assert not added[:, :, :MEASURED].any()
+    spread = added[:, :, MEASURED:].std((0, 1)) / known[:, MEASURED:].std(0)
+    assert spread.tolist() == pytest.approx([0.5] * (INPUTS - MEASURED), rel=0.1)
 
 
 def test_every_problem_counts_the_same_and_losses_that_are_none_do_not():

@@ -14,6 +14,7 @@ from fedsurf.pretraining.problems import FEW, WideConfig, WideProblems
 from fedsurf.pretraining.recipe import PretrainConfig
 from fedsurf.tasks import sources
 from fedsurf.tasks.dataset import Dataset
+from fedsurf.tasks.partition import ClassImbalanced
 from fedsurf.unrolled import Transferable, TransferableConfig
 
 DRAWS = 100
@@ -211,6 +212,25 @@ def test_configured_shares_and_sizes_are_kept():
     assert all(two.training(number).task.classes == 2 for number in range(10))
     faulty = WideProblems(replace(config, fault_share=1.0), 0)
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
+
+
+def test_label_noise_replaces_a_share_of_the_labels_by_any():
+    labels = torch.full((4000,), 3)
+    found = problems_module._flip(labels, 0.3, 5, seeded(0))
+    shares = found.bincount(minlength=5) / 4000
+    expected = [0.06, 0.06, 0.06, 0.76, 0.06]  # one of five is the label that it was
+    assert shares.tolist() == pytest.approx(expected, abs=0.02)
+    assert (labels == 3).all()
+
+
+def test_rare_classes_are_drawn_with_concentrations_between_a_tenth_and_one():
+    wide, random = WideProblems(WideConfig(rare_share=1.0), 0), seeded(0)
+    found = [wide._partition(random) for _ in range(200)]
+    assert all(isinstance(one, ClassImbalanced) for one in found)
+    values = sorted(one.concentration for one in found)
+    assert 0.1 <= values[0] < 0.12
+    assert values[100] == pytest.approx(0.1**0.5, rel=0.2)  # as many below as above, by logarithms
+    assert 0.85 < values[-1] <= 1
 
 
 @pytest.mark.parametrize(
