@@ -32,6 +32,7 @@ from fedsurf.tasks.features import FeatureConfig, Features
 from fedsurf.tasks.task import Task
 from fedsurf.verdict import judge
 
+AUDIT = sys.modules["fedsurf.auditing"]
 SEEDS = st.integers(0, 10_000)
 STUDY = StudyConfig(
     data=FeatureConfig(source="given"),
@@ -109,6 +110,15 @@ class TestInterventions:
         assert not torch.allclose(after, before)
         assert torch.equal(rotated.train.y, task.train.y)
         assert padding_is_zero(rotated.train)
+
+    def test_rotations_prefer_no_direction(self):
+        part = Examples(torch.eye(3)[None], torch.zeros(1, 3, dtype=torch.int64))
+        turned = [
+            rotate_features(Task(part, part, 1), drawn.seeded(seed)).train.x[0]
+            for seed in range(300)
+        ]
+        mean = torch.stack(turned).mean(0)
+        assert mean.abs().max() < 4 * (3 * 300) ** -0.5  # four standard errors
 
     @given(SEEDS)
     def test_an_intervention_follows_from_its_generator(self, seed):
@@ -232,7 +242,7 @@ def _insert(guess, found):
 @pytest.fixture(autouse=True)
 def _little_tuning(monkeypatch):
     """Let one task choose the penalty of centralised training, which is most of the time otherwise."""
-    monkeypatch.setattr(sys.modules["fedsurf.auditing"], "TUNING_TASKS", 1)
+    monkeypatch.setattr(AUDIT, "TUNING_TASKS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -296,6 +306,16 @@ class TestAudit:
         assert "16 features and 10 classes" in note
         assert "made for 8 and 10" in note
 
+    def test_other_data_too_few_to_tune_on_is_not_possible_and_says_so(self, digits):
+        # Of three examples of a class, validation has one, which cannot both train and test.
+        classes = [(digits.train_y == label).nonzero().flatten()[:3] for label in range(10)]
+        few = torch.cat(classes)
+        other = replace(digits, train_x=digits.train_x[few], train_y=digits.train_y[few])
+        study = Study(replace(STUDY, tasks=2), features=digits)
+        found = audit(dgd(2), study, other=Study(study.config, features=other), agents=())
+        assert found.row("unseen").note.startswith("not possible (pool: got 1 examples of")
+        assert found.row("unseen").accuracy is None
+
     def test_dgd_learns(self, digits):
         found = audit(dgd(), Study(STUDY, features=digits))
         assert found.verdict.kind == "learned to learn"
@@ -344,6 +364,19 @@ class TestAudit:
         assert set(shapes) == {(8, 20), (4, 20), (40, 20)}
         assert "replacement" in found.row("agents-40").note
         assert not found.row("agents-4").note
+
+    def test_half_of_the_agents_is_rounded_up_to_an_even_number(self, digits):
+        study = Study(replace(STUDY, task=replace(STUDY.task, agents=6), tasks=2), features=digits)
+        found = audit(dgd(2), study)
+        assert [row.name for row in found.rows[-2:]] == ["agents-4", "agents-12"]
+        assert found.row("agents-4").accuracy is not None
+
+    @pytest.mark.parametrize(("agents", "expected"), [(2, 0.693), (20, 0.2996), (200, 0.1)])
+    def test_random_graphs_are_dense_enough_to_be_connected(self, agents, expected):
+        config = replace(STUDY, task=replace(STUDY.task, agents=agents))
+        networks = {name: one for name, _, one in AUDIT._other_networks(config)}
+        found = networks["erdos-renyi"].graph.probability
+        assert found == pytest.approx(expected, abs=1e-3)
 
     def test_what_a_network_does_not_allow_is_said(self, digits):
         task = replace(STUDY.task, agents=7)

@@ -267,6 +267,8 @@ def test_a_family_that_does_not_exist_is_replaced_by_the_nearest():
     assert family("erdos-renyi", 10).probability == pytest.approx(0.46, abs=0.01)
     assert family("erdos-renyi", 10, 3, 0.3).probability == 0.3
     assert family("erdos-renyi", 1000).probability == 0.1
+    assert family("small-world", 20).probability == 0.1
+    assert family("small-world", 20, 4, 0.5).probability == 0.5
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -16,7 +16,8 @@ import torch
 from experiments import CONFIG, features
 from killed import contents
 
-from fedsurf.comparison import evaluate
+from fedsurf import comparison
+from fedsurf.comparison import STEP_SIZES, evaluate, tune_dgd
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import CheckpointError, only_one, read_metadata
 from fedsurf.network import GraphConfig, NetworkConfig
@@ -497,3 +498,22 @@ def test_batches_that_a_later_task_could_not_fill_are_refused_at_once(tmp_path, 
     with pytest.raises(ValueError, match=f"^{name}: got 3, but it must be between 1 and 2, "):
         Experiment(config, data).train(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [
+        ([0.2, 0.5, 0.7, 0.7, 0.6, 0.7, 0.1], 2),
+        ([math.nan] * 7, 0),  # all diverge
+    ],
+)
+def test_of_steps_with_which_dgd_is_as_good_the_smallest_is_taken(monkeypatch, accuracies, best):
+    left = iter(accuracies)
+
+    class Runs:
+        def __init__(self):
+            self.pooled_accuracy = torch.tensor([[0.9, next(left)]])
+
+    monkeypatch.setattr(comparison, "run_all", lambda *_, **__: Runs())
+    found = tune_dgd(Experiment(CONFIG, features()), [], 5, lambda: None)
+    assert found == STEP_SIZES[best]

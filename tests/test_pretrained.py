@@ -81,6 +81,15 @@ def test_files_from_before_there_was_confidence_are_loaded_without(file: Path) -
         fedsurf.load(file)
 
 
+@pytest.mark.parametrize(
+    ("name", "least"), [("width", 1), ("class_width", 1), ("confidence_width", 0)]
+)
+def test_shapes_that_cannot_be_are_refused(name: str, least: int) -> None:
+    for value, error in ((least - 1, ValueError), (2.5, TypeError)):
+        with pytest.raises(error, match=rf"^{name}: got {value}, but it must be "):
+            Transferable(TransferableConfig(**{name: value}), seeded(0))
+
+
 def test_other_weights_have_another_digest(file: Path) -> None:
     before = pretrained.digest(file)
     assert pretrained.digest(file) == before != pretrained.digest()
@@ -126,6 +135,9 @@ def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None
         fedsurf.load(file)
     write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 4, "colour": "red"}})
     with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer .*colour"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 0, "class_width": 3}})
+    with pytest.raises(CheckpointError, match=r"small\.safetensors: does not hold .*width: got 0"):
         fedsurf.load(file)
     write_tensors(file, {"other": torch.zeros(3)}, ABOUT)
     with pytest.raises(CheckpointError, match=r"small\.safetensors: lacks the tensors"):

@@ -16,6 +16,7 @@ import torch
 
 import fedsurf
 from fedsurf import study as study_module
+from fedsurf import tuning as tuning_module
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli import run as run_command
 from fedsurf.configuration import to_dict
@@ -291,6 +292,36 @@ def test_tuning_gives_every_method_the_same_trials_and_finds_the_best() -> None:
     assert len(scores) == 5
     assert scores == sorted(scores, reverse=True)
     assert study.tune(method_named("dgd"), budget) == tuned
+
+
+def test_a_trial_is_scored_after_a_tenth_of_the_rounds_and_in_the_end(monkeypatch) -> None:
+    seen = []
+
+    def watched(*arguments, **options):
+        seen.append(run_all(*arguments, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(tuning_module, "run_all", watched)
+    tuned = Study(SMALL).tune(method_named("dgd"), TuneConfig(trials=1, tasks=2, rounds=20))
+    (runs,) = seen
+    assert runs.taken.tolist() == [2, 20]
+    values = runs.pooled_accuracy.flatten().tolist()
+    assert tuned.trials[0].score == pytest.approx(sum(values) / 4)
+
+
+@pytest.mark.parametrize(("there", "median"), [(1, None), (2, 10.0), (3, 10.0)])
+def test_when_a_share_is_reached_is_told_unless_fewer_than_half_of_the_tasks_got_there(
+    there: int, median: float | None
+) -> None:
+    accuracy = torch.full((4, 3), 0.1)
+    accuracy[:there, 1:] = 0.95
+    rounds = torch.tensor([0, 10, 20]).expand(4, -1)
+    runs = Trajectories("it", rounds, 8 * rounds, *[accuracy] * 5)
+    found = {one.share: one for one in score(runs, torch.ones(4), 4).reached}
+    assert found[0.9].tasks == there / 4
+    assert found[0.9].rounds == median
+    assert found[0.9].floats == (None if median is None else 8 * median / 4)
+    assert found[0.99].rounds is None
 
 
 def test_tuned_settings_survive_their_file(tmp_path: Path) -> None:

@@ -424,6 +424,7 @@ def _that_can_draw(study: Study, seed: int) -> tuple[Study, bool]:
         task = replace(study.config.task, replacement=True)
         repeated = Study(replace(study.config, task=task), features=study.features)
         repeated.test_tasks(seed)
+        repeated.tuning_tasks(TUNING_TASKS)
         return repeated, True
     return study, False
 

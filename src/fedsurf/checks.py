@@ -13,6 +13,20 @@ def check_whole(value: object, argument: str, otherwise: str = "") -> None:
         raise TypeError(f"{argument}: got {value!r}, but it must be a whole number{also}")
 
 
+def check_count(value: int, argument: str, least: int = 1, why: str = "") -> None:
+    """Raise unless a value is a whole number that is large enough; `why` says why so large."""
+    check_whole(value, argument)
+    if value < least:
+        raise ValueError(f"{argument}: got {value}, but it must be at least {least}{why}")
+
+
+def check_share(value: float, argument: str) -> None:
+    """Raise unless a value is a number between 0 and 1, both included."""
+    check_number(value, argument)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{argument}: got {value}, but it must be between 0 and 1")
+
+
 def check_kind(value: object, kind: type | UnionType, argument: str, wanted: str) -> None:
     """Raise unless a value is of a kind, where a missing attribute would be the error otherwise."""
     if not isinstance(value, kind):

@@ -127,3 +127,20 @@ def test_bad_arguments_are_refused():
         LocalOnly(SoftmaxHead(3, 3), iterations=0)
     with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
         LocalOnly(SoftmaxHead(3, 3)).init(draw_task(0), Network(nx.cycle_graph(5)), seeded(0))
+
+
+def test_a_step_that_hardly_descends_is_halved():
+    """The first step is as long as the slope, 1: nearly as far beyond the optimum as it began."""
+    optimum = 0.5 - 1e-5
+    steepness = 1 / (2 * (1 - optimum))
+
+    class Parabola:
+        def loss(self, weights, _):
+            return steepness * (weights[:, 0] - optimum).square()
+
+        def gradient(self, weights, _):
+            return 2 * steepness * (weights - optimum)
+
+    start = torch.ones(1, 1, dtype=torch.float64)
+    found = local_optimum(Parabola(), start, None, 0.0, iterations=1)
+    assert float(found) == pytest.approx(0.5)

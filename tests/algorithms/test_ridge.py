@@ -152,3 +152,18 @@ def test_bad_arguments_are_refused(strength):
         Ridge(SoftmaxHead(3, 3), strength)
     with pytest.raises(ValueError, match=r"^model: got a ModuleModel"):
         Ridge(ModuleModel(nn.Linear(3, 3)))
+
+
+def test_deviations_that_drown_beside_the_mean_in_single_precision_are_refused():
+    """Single precision keeps seven digits: beside the square of 2048 half of a variance of 1 is lost."""
+    network, method = Network(nx.cycle_graph(2), "metropolis"), Ridge(SoftmaxHead(1, 2))
+
+    def begin(mean, dtype):
+        x = torch.tensor([-1.0, 1.0], dtype=dtype).reshape(1, 2, 1).expand(2, 2, 1) + mean
+        part = Examples(x, torch.tensor([[0, 1], [0, 1]]))
+        return method.init(Task(part, part, 2), network, seeded(0))
+
+    assert begin(2000.0, torch.float32).weights.isfinite().all()
+    assert begin(3000.0, torch.float64).weights.isfinite().all()
+    with pytest.raises(ValueError, match=r"^task: got the feature 0 with the mean 2100 .* centre"):
+        begin(2100.0, torch.float32)

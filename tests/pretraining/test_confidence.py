@@ -26,7 +26,7 @@ from fedsurf.pretraining.confidence import (
 )
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.confidence import INPUTS, LARGEST, Confidence
+from fedsurf.unrolled.confidence import INPUTS, LARGEST, MEASURED, Confidence
 
 SMALL = WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20)
 
@@ -101,6 +101,24 @@ def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
     assert found[1.0].std() < 0.8 * found[0.0].std()
 
 
+def test_what_agents_measured_is_not_jittered_and_all_else_is():
+    seen = []
+
+    class Watched(Confidence):
+        def forward(self, known):
+            seen.append(known)
+            return super().forward(known)
+
+    known = torch.randn(50, INPUTS, generator=seeded(0))
+    losses = logarithms().square().expand(50, -1)
+    config = ConfidenceConfig(steps=40, jitter=0.5)
+    fit(Watched(4, seeded(1)), [Seen(known, losses)], config, seeded(2))
+    added = torch.stack(seen) - known
+    assert not added[:, :, :MEASURED].any()
+    spread = added[:, :, MEASURED:].std((0, 1)) / known[:, MEASURED:].std(0)
+    assert spread.tolist() == pytest.approx([0.5] * (INPUTS - MEASURED), rel=0.1)
+
+
 def test_every_problem_counts_the_same_and_losses_that_are_none_do_not():
     logs, known = logarithms(), torch.zeros(1, INPUTS)
     low, high = (logs + 0.5).abs()[None], (logs - 0.5).abs()[None]
@@ -139,12 +157,32 @@ def test_it_learns_from_a_single_head_too():
     assert all(value.isfinite().all() for value in confidence.parameters())
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("problems", 0, "at least 1"),
+        ("steps", 0, "at least 1"),
+        ("rare_share", 1.1, "between 0 and 1"),
+        ("learning_rate", 0.0, "positive and finite"),
+        ("learning_rate", math.nan, "positive and finite"),
+        ("weight_decay", -1.0, "at least 0 and finite"),
+        ("weight_decay", math.inf, "at least 0 and finite"),
+        ("jitter", math.nan, "at least 0 and finite"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_seen(name, value, wanted):
+    def never(_title, _total):
+        raise AssertionError
+
+    config = replace(ConfidenceConfig(), **{name: value})
+    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}$"):
+        learn_confidence(whole(), WideProblems(SMALL, 3), config, never)
+
+
 @pytest.mark.parametrize("name", ["problems", "steps"])
-def test_numbers_that_leave_nothing_to_learn_from_are_refused(name):
-    with pytest.raises(ValueError, match=rf"^{name}: got 0, but it must be at least 1"):
-        ConfidenceConfig(**{name: 0})
+def test_counts_that_are_no_whole_numbers_are_refused(name):
     with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
-        ConfidenceConfig(**{name: 2.5})
+        replace(ConfidenceConfig(), **{name: 2.5}).check()
 
 
 def test_an_optimizer_without_one_is_refused():

@@ -1,6 +1,7 @@
 """The distribution of problems: the same ones for a seed, within its ranges, and of nothing else."""
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fedsurf.pretraining.problems import FEW, WideConfig, WideProblems
 from fedsurf.pretraining.recipe import PretrainConfig
 from fedsurf.tasks import sources
 from fedsurf.tasks.dataset import Dataset
+from fedsurf.tasks.partition import ClassImbalanced
 from fedsurf.unrolled import Transferable, TransferableConfig
 
 DRAWS = 100
@@ -210,6 +212,55 @@ def test_configured_shares_and_sizes_are_kept():
     assert all(two.training(number).task.classes == 2 for number in range(10))
     faulty = WideProblems(replace(config, fault_share=1.0), 0)
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
+
+
+def test_label_noise_replaces_a_share_of_the_labels_by_any():
+    labels = torch.full((4000,), 3)
+    found = problems_module._flip(labels, 0.3, 5, seeded(0))
+    shares = found.bincount(minlength=5) / 4000
+    expected = [0.06, 0.06, 0.06, 0.76, 0.06]  # one of five is the label that it was
+    assert shares.tolist() == pytest.approx(expected, abs=0.02)
+    assert (labels == 3).all()
+
+
+def test_rare_classes_are_drawn_with_concentrations_between_a_tenth_and_one():
+    wide, random = WideProblems(WideConfig(rare_share=1.0), 0), seeded(0)
+    found = [wide._partition(random) for _ in range(200)]
+    assert all(isinstance(one, ClassImbalanced) for one in found)
+    values = sorted(one.concentration for one in found)
+    assert 0.1 <= values[0] < 0.12
+    assert values[100] == pytest.approx(0.1**0.5, rel=0.2)  # as many below as above, by logarithms
+    assert 0.85 < values[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("views", 0, "at least 1"),
+        ("most_agents", 0, "at least 10, "),
+        ("most_agents", 9, "at least 10, "),
+        ("most_examples", 199, "at least 200, two for each"),
+        ("test_examples", 0, "at least 1"),
+        *(
+            (field.name, value, "between 0 and 1$")
+            for field in fields(WideConfig)
+            if field.name.endswith("_share")
+            for value in (-0.1, 1.1, math.nan)
+        ),
+    ],
+)
+def test_distributions_that_cannot_be_are_refused(name, value, wanted):
+    config = replace(WideConfig(), **{name: value})
+    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}"):
+        WideProblems(config, 0)
+
+
+def test_the_narrowest_distribution_keeps_to_its_sizes():
+    config = WideConfig(real_share=0.0, most_agents=10, most_examples=20, test_examples=1)
+    wide = WideProblems(config, 0)
+    tasks = [wide.training(number).task for number in range(30)]
+    assert max(task.agents for task in tasks) == 10
+    assert max(int(task.train.counts.sum()) for task in tasks) == 20
 
 
 def test_validation_takes_ten_or_twenty_rounds_and_ten_through_a_server():

@@ -133,6 +133,12 @@ def stale(label, means):
     return Curve(label, "the paper's", "stale_agents", [0, 10, 50], values)
 
 
+def test_a_curve_at_a_place_is_what_was_measured_last_at_or_before_it():
+    curve = Curve("it", "tuned", "rounds", [0, 10, 50], {"loss": torch.tensor([[3.0, 2.0, 1.0]])})
+    found = [float(curve.at("loss", x)) for x in (0, 9.9, 10, 49, 50, 200, None)]
+    assert found == [3, 3, 2, 2, 1, 1, 1]
+
+
 def test_asynchrony_compares_what_is_lost_not_what_is_left():
     from fedsurf.reproduction.ablation import WITH, WITHOUT
 

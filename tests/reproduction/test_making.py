@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedsurf.cli import run
+from fedsurf.files import write_json
 from fedsurf.reproduction.claims import Claim
 from fedsurf.reproduction.estimate import Pace, seconds_of, spoken, total
 from fedsurf.reproduction.figures import FIGURES, figure_named
@@ -20,9 +22,12 @@ from fedsurf.reproduction.optimizers import describe, source_name
 from fedsurf.reproduction.report import write_report
 from fedsurf.reproduction.sizes import size_named
 from fedsurf.reproduction.stages import (
+    Audited,
+    Learned,
     Train,
     in_order,
     key_of,
+    older_key_of,
     parameters_of,
     run_apart,
     silent,
@@ -296,15 +301,43 @@ def test_parameters_are_counted_as_they_are():
 
 def test_stages_come_once_and_after_what_they_need():
     stages = in_order([stage for plan in plans_named("all") for stage in plan.stages(SMOKE)])
-    assert len({key_of(stage) for stage in stages}) == len(stages)
+    keys = [key_of(stage) for stage in stages]
+    assert len(set(keys)) == len(keys)
     for place, stage in enumerate(stages):
-        assert all(need in stages[:place] for need in stage.needs())
+        assert all(key_of(need) in keys[:place] for need in stage.needs())
+    # No two train the same, which would be in the same folder at once.
+    trained = [stage.config for stage in stages if isinstance(stage, Train)]
+    assert len(set(trained)) == len(trained)
     desktop = size_named("desktop")
     trained = [
         s for plan in plans_named("all") for s in plan.stages(desktop) if isinstance(s, Train)
     ]
     names = {describe(stage.config) for stage in trained}
     assert len(names) == len({stage.config for stage in trained}) == 8
+
+
+def test_what_a_stage_is_called_does_not_tell_it_from_others_but_what_it_does_does():
+    study, other = SMOKE.study_of(SMOKE.regular), SMOKE.study_of(SMOKE.star)
+    one, same = (Train(SMOKE.regular, name) for name in ("regular", "MNIST"))
+    assert SMOKE.regular == SMOKE.ablation
+    assert key_of(one) == key_of(same) != key_of(Train(SMOKE.star, "regular"))
+    assert key_of(Audited(one)) == key_of(Audited(same)) != key_of(one)
+    learned = Learned(study, one, "regular")
+    assert key_of(learned) == key_of(Learned(study, same, "MNIST"))
+    assert key_of(learned) != key_of(Learned(other, one, "regular"))
+    assert key_of(learned) != key_of(Learned(study, one, "regular", "U-DGD, even"))
+    assert in_order([learned, same, Audited(same)]) == [one, learned, Audited(same)]
+
+
+def test_stages_that_an_older_version_finished_are_finished(made, tmp_path):
+    shutil.copytree(made, tmp_path / "older")
+    folder = ReproductionFolder(tmp_path / "older")
+    stages = in_order(FIGURES["theory"].stages(SMOKE))
+    older = {older_key_of(stage): folder.finished()[key_of(stage)] for stage in stages}
+    write_json(folder.path / "stages.json", older)
+    said = []
+    reproduce([FIGURES["theory"]], SMOKE, folder.path, resume=True, say=said.append)
+    assert said[1] == f"0 of {len(stages)} stages are left."
 
 
 def test_other_processes_make_the_same_and_their_errors_are_errors_here(made, tmp_path):

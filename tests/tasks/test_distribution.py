@@ -248,7 +248,8 @@ def test_training_validation_and_test_tasks_share_no_example(seed):
 
 def test_the_validation_share_is_taken_class_by_class():
     config = TaskConfig(1, 47, 1, concentration=10.0, replacement=True)
-    tasks = meta_tasks(features(), config, validation_share=0.25, seed=3)
+    # Of 40 examples of a class that is 9.6, which is rounded.
+    tasks = meta_tasks(features(), config, validation_share=0.24, seed=3)
     counts = []
     for source in (tasks.train, tasks.validation):
         found = {}

@@ -93,10 +93,9 @@ def _read(
                 f"{path}: holds an optimizer {sort}, but here it must be one {_KINDS[kind]}"
             )
     try:
-        config = from_dict(kind, metadata["optimizer"])
+        optimizer = make(from_dict(kind, metadata["optimizer"]), generator(0, "parameters"))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
-    optimizer = make(config, generator(0, "parameters"))
     read_tensors(path, dict(optimizer.named_parameters()))
     return optimizer.requires_grad_(False)
 

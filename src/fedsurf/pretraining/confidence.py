@@ -11,8 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fedsurf.algorithms.server import check_not_negative, check_positive
 from fedsurf.bars import OpenBar, silent
-from fedsurf.checks import check_whole
+from fedsurf.checks import check_count, check_share
 from fedsurf.models import cross_entropy
 from fedsurf.pretraining.problems import WideProblems
 from fedsurf.randomness import generator as seeded
@@ -49,11 +50,14 @@ class ConfidenceConfig:
     Without it the perceptron trusts small differences, and is too sure on data unlike any that it saw.
     """
 
-    def __post_init__(self) -> None:
-        for name in ("problems", "steps"):
-            check_whole(getattr(self, name), name)
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, but it must be at least 1")
+    def check(self) -> None:
+        """Raise for settings that cannot be."""
+        check_count(self.problems, "problems")
+        check_share(self.rare_share, "rare_share")
+        check_count(self.steps, "steps")
+        check_positive("learning_rate", self.learning_rate)
+        check_not_negative("weight_decay", self.weight_decay)
+        check_not_negative("jitter", self.jitter)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ def learn_confidence(
     """
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to learn")
+    config.check()
     problems = problems.with_rare_classes(config.rare_share)
     seen = []
     with open_bar("learning confidence", config.problems) as advance:

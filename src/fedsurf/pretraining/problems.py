@@ -10,12 +10,13 @@ MNIST or digits is in it.
 """
 
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from fedsurf.checks import check_count, check_share
 from fedsurf.network import FaultConfig, GraphConfig, Network, NetworkConfig, make_network
 from fedsurf.pretraining.clouds import (
     BackboneCloud,
@@ -37,6 +38,8 @@ from fedsurf.unrolled.transferable import Transferable
 
 FEW = 7
 """Federations of so few agents have the simplest graphs, and agents with more examples."""
+FEW_AGENTS = 10
+"""Of the largest among the share of federations with few agents."""
 PLENTY = torch.iinfo(torch.int64).max // 2**16
 
 
@@ -70,6 +73,17 @@ class WideConfig:
     """Training examples of the whole federation, at most."""
     test_examples: int = 512
     """Test examples of the whole federation, about."""
+
+    def check(self) -> None:
+        """Raise for settings that cannot be."""
+        for one in fields(self):
+            if one.name.endswith("_share"):
+                check_share(getattr(self, one.name), one.name)
+        check_count(self.views, "views")
+        check_count(self.most_agents, "most_agents", FEW_AGENTS, ", as few agents are up to that")
+        least = 2 * self.most_agents
+        check_count(self.most_examples, "most_examples", least, ", two for each of most_agents")
+        check_count(self.test_examples, "test_examples")
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,7 @@ class WideProblems:
     """
 
     def __init__(self, config: WideConfig, seed: int) -> None:
+        config.check()
         self.config, self.seed = config, seed
 
     @cached_property
@@ -163,7 +178,7 @@ class WideProblems:
         if chance(0.25, generator):
             agents = self.config.most_agents
         if chance(self.config.few_share, generator):
-            agents = round(log_uniform(2, 10, generator))
+            agents = round(log_uniform(2, FEW_AGENTS, generator))
         most = min(100 if agents > FEW else 300, self.config.most_examples // agents)
         examples = round(log_uniform(2, most, generator))
         if chance(0.5, generator):

@@ -104,6 +104,8 @@ def pretrain(
     open_bar : OpenBar
         Opens a progress bar with a title and a total, for what comes after it.
     """
+    config.optimizer.check()
+    config.confidence.check()
     shape = replace(config.optimizer, confidence_width=0)
     optimizer = Transferable(shape, seeded(config.seed, "parameters"))
     problems = WideProblems(config.problems, config.seed)

@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fedsurf.plots import COLOURS
+from fedsurf.plots import COLOURS, STYLE
 from fedsurf.reproduction.finding import Curve, Level
-from fedsurf.reproduction.style import STYLE
 from fedsurf.reproduction.workshop import UNTUNED
 from fedsurf.statistics import standard_error
 

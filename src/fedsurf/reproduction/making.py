@@ -20,6 +20,7 @@ from fedsurf.reproduction.stages import (
     Train,
     in_order,
     key_of,
+    older_key_of,
     parameters_of,
     run_apart,
     run_here,
@@ -77,7 +78,10 @@ def reproduce(
     about = _about(size, stages)
     _check_data(workshop, stages)
     folder.open(about, resume=resume)
-    finished = set(folder.finished())
+    there = folder.finished()
+    finished = {
+        key_of(stage) for stage in stages if key_of(stage) in there or older_key_of(stage) in there
+    }
     left = [stage for stage in stages if key_of(stage) not in finished]
     names = ", ".join(plan.name for plan in plans)
     say(f"Reproducing {names} at the size {size.name}: {size.description}.")

@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 from fedsurf.experiment import ExperimentConfig
 from fedsurf.files import CheckpointError, read_json
+from fedsurf.plots import STYLE
 from fedsurf.reproduction.stages import parameters_of
-from fedsurf.reproduction.style import STYLE
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import read_run_config
 

@@ -152,17 +152,25 @@ class Yardsticks:
 
 
 def key_of(stage: Stage) -> str:
-    """Return what tells a stage from others."""
+    """Return what tells a stage from others: what it does, whatever figures call that."""
+    content = to_dict(stage)
+    for part in (content, content.get("train", {})):
+        part.pop("name", None)
+    return digest([type(stage).__name__, content])
+
+
+def older_key_of(stage: Stage) -> str:
+    """Return the key that a stage had in folders of older versions."""
     return digest([type(stage).__name__, to_dict(stage)])
 
 
 def in_order(stages: Sequence[Stage]) -> list[Stage]:
     """Return each stage once, after those that it needs."""
-    found: dict[Stage, None] = {}
+    found: dict[str, Stage] = {}
     for stage in stages:
         for one in (*in_order(stage.needs()), stage):
-            found.setdefault(one)
-    return list(found)
+            found.setdefault(key_of(one), one)
+    return list(found.values())
 
 
 Done = Callable[[Stage, float], None]

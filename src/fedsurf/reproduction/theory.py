@@ -11,14 +11,13 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedsurf.experiment import ExperimentConfig
-from fedsurf.plots import COLOURS
+from fedsurf.plots import COLOURS, STYLE
 from fedsurf.reproduction.ablation import WITH, WITHOUT, both, trained
 from fedsurf.reproduction.claims import Claim, Number
 from fedsurf.reproduction.finding import Finding
 from fedsurf.reproduction.plan import Plan
 from fedsurf.reproduction.sizes import Size
 from fedsurf.reproduction.stages import Audited, Stage, Train
-from fedsurf.reproduction.style import STYLE
 from fedsurf.reproduction.workshop import SURF_T, Workshop
 
 EXPLAINED = 0.9
@@ -187,7 +186,7 @@ def _make(workshop: Workshop) -> Finding:
     certificates = {label: workshop.certificate(one) for label, one in optimizers.items()}
     norms = workshop.pretrained_norms(size.ablation)
     plain = certificates[WITHOUT]["sentence"]
-    claims = [claim.noting() for claim in judge(certificates[WITH])]
+    claims = judge(certificates[WITH])
     return Finding(
         [],
         [],

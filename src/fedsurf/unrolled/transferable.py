@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from fedsurf.algorithms.algorithm import State, check_fits
 from fedsurf.algorithms.checks import check_batch_size, own_state
 from fedsurf.algorithms.class_means import check_head_fits
-from fedsurf.checks import check_whole
+from fedsurf.checks import check_count, check_whole
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -72,6 +72,12 @@ class TransferableConfig:
     confidence_width: int = field(default=0, metadata={"added_later": True})
     """Hidden units of the perceptron that says how sure heads should be; 0 for none."""
 
+    def check(self) -> None:
+        """Raise for shapes that cannot be."""
+        check_count(self.width, "width")
+        check_count(self.class_width, "class_width")
+        check_count(self.confidence_width, "confidence_width", 0)
+
 
 class Transferable(nn.Module):
     """The learned parameters: a controller for graphs, one for servers, perhaps a confidence.
@@ -86,6 +92,7 @@ class Transferable(nn.Module):
 
     def __init__(self, config: TransferableConfig, generator: torch.Generator) -> None:
         super().__init__()
+        config.check()
         self.config = config
         self.graph = Controller(config.width, config.class_width, generator)
         self.server = Controller(config.width, config.class_width, generator)
