@@ -1,12 +1,12 @@
 """Whether agents should standardise the features: never, always, or where they seem to have different units.
 
-The pretrained optimizer runs for 20 rounds on real and generated features in every one of the three ways
-(`standardize` of `FederatedClassifier`): the studies' meta-test tasks, and scikit-learn's tables of
+The pretrained optimizer runs for 20 rounds (or --rounds) on real and generated features in every one of the
+three ways (`standardize` of `FederatedClassifier`): the studies' meta-test tasks, and scikit-learn's tables of
 measurements, divided anew in each draw into training and test rows of eight agents. The table has the
 pooled accuracy in percent, mean ± standard error over draws, and how far apart the spreads of features
 are: the ratio of the standard deviations that nine tenths and one tenth of them do not exceed.
 
-    python benchmarks/units.py [--draws 10] [--cases mnist wine] [--features features.npz]
+    python benchmarks/units.py [--draws 10] [--rounds 20] [--cases mnist wine] [--features features.npz]
 """
 
 import argparse
@@ -36,7 +36,7 @@ TABLES: dict[str, Callable[..., object]] = {
     "wine": load_wine,
     "iris": load_iris,
 }
-AGENTS, ROUNDS, TEST_SHARE = 8, 20, 0.4
+AGENTS, TEST_SHARE = 8, 0.4
 
 Draws = tuple[Sequence[Task], Network]
 
@@ -86,6 +86,7 @@ def main() -> None:
     studies = ["mnist", "digits", "made-glyphs", "made-genes", "made-words", "made-table"]
     every = ["cifar10", *studies, *TABLES]
     parser.add_argument("--draws", type=int, default=10, help="tasks of each case")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of communication")
     parser.add_argument("--features", type=Path, help="an .npz file for the case cifar10")
     parser.add_argument("--cases", nargs="+", choices=every, metavar="CASE", default=every[1:])
     options = parser.parse_args()
@@ -107,7 +108,7 @@ def main() -> None:
         head = SoftmaxHead(tasks[0].features, tasks[0].classes)
         cells = []
         for scaling in WAYS.values():
-            algorithm = optimizer.on(head, ROUNDS, scaling)
+            algorithm = optimizer.on(head, options.rounds, scaling)
             runs = run_all(algorithm, tasks, network, algorithm.steps)
             cells.append(percent(runs.pooled_accuracy[:, -1].double()))
         ratio = apart(tasks[0])

@@ -268,8 +268,9 @@ def plus(*terms):
 class Federation:
     """The agents' examples, raw; `data` holds the (features, label) pairs of every agent."""
 
-    def __init__(self, data, classes, omega, *, ease_rare=False):
+    def __init__(self, data, classes, omega, *, ease_rare=False, weigh_agents=False):
         self.ease_rare = ease_rare
+        self.mass = [len(own) ** 0.5 if weigh_agents else 1.0 for own in data]
         self.raw = [torch.tensor([x for x, _ in own], dtype=torch.float64) for own in data]
         self.y = [[label for _, label in own] for own in data]
         self.classes, self.omega, self.agents = classes, omega, len(data)
@@ -322,7 +323,9 @@ class Federation:
                 seen.append(plus((0.5, found), (0.5, progress[i])))
                 kappa = knobs["correction"] if r else 0.0
                 sent.append(plus((1, v), (kappa, head[i]), (-kappa, fitted[i])))
-            mixed = mix(sent)
+            mixed = mix([plus((self.mass[i], sent[i])) for i in every])
+            masses = mix([[self.mass[i]] for i in every])
+            mixed = [plus((1 / masses[i][0], mixed[i])) for i in every]
             following = []
             for i in every:
                 keep, stay, memory = (mixing[i][name] for name in ("keep", "stay", "memory"))
@@ -383,7 +386,9 @@ class Federation:
             )
             if stay + memory > 0.9:
                 stay, memory = 0.9 * stay / (stay + memory), 0.9 * memory / (stay + memory)
-            following = plus((1 - stay - memory, mean(heads)), (stay, head), (memory, previous))
+            mass = [self.mass[i] for i in called]
+            new = plus(*((one / sum(mass), v) for one, v in zip(mass, heads, strict=True)))
+            following = plus((1 - stay - memory, new), (stay, head), (memory, previous))
             head, previous = following, head
             average = plus((1 - keep, head), (keep, average))
             heard_sums, heard_moment = (

@@ -71,13 +71,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     reporting : int or None
         Of a star: how many agents the server calls in a round, all by default.
     rounds : int
-        How many rounds of communication training takes, those that standardise included. The optimizer
-        learned with up to 40; more are taken with a warning.
+        How many rounds of communication training takes. The optimizer learned with up to 40; more are
+        taken with a warning.
     standardize : bool or "auto"
-        Whether agents first estimate the mean and the standard deviation of every feature in the
-        federation, which takes two of the rounds, and work with standardised features. With "auto"
-        they leave the features as they are where these differ so little that they seem to have one
-        unit, as pixels or embeddings do. The heads are those of the raw features all the same.
+        Whether agents work with standardised features, by the mean and the standard deviation of each
+        in the federation, which they estimate together in the first rounds. With "auto" they leave the
+        features as they are where these differ so little that they seem to have one unit, as pixels or
+        embeddings do. The heads are those of the raw features all the same.
     batch_size : int or None
         How many of its rows, drawn anew in every round, an agent fits its head to: for agents with
         so many that all of them would take long. All by default, which is more accurate.
@@ -328,7 +328,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         examples = task.train
         head = SoftmaxHead(task.features, task.classes)
         algorithm = optimizer.on(
-            head, self.rounds, self._scaling(), self.batch_size, ease_rare=True
+            head,
+            self.rounds,
+            self._scaling(),
+            self.batch_size,
+            ease_rare=True,
+            weigh_agents=True,
         )
         pool = examples.pooled()
         if self.rounds > MOST_LEARNED:

@@ -90,7 +90,7 @@ def test_fit_leaves_a_complete_folder(fitted):
     assert config["result"]["examples"] == 120
     assert config["result"]["test_examples"] == 30
     trajectory = read(folder / "trajectory.csv")
-    assert [int(row["rounds"]) for row in trajectory] == list(range(2, 21, 2))
+    assert [int(row["rounds"]) for row in trajectory] == list(range(0, 21, 2))
     assert float(trajectory[-1]["test_accuracy"]) == config["result"]["test_accuracy"] > 0.8
     head = Head.read(str(folder))
     assert head.classes == ["setosa", "versicolor", "virginica"]
@@ -477,7 +477,7 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
             "label: got 'q', but it must be another",
         ),
         ("x,agent,label\n1,p,a\n2,q,b\n", ["--agents", "2"], "agents: got 2, but"),
-        ("x,label\n1,a\n2,b\n", ["--rounds", "1"], "rounds: got 1"),
+        ("x,label\n1,a\n2,b\n", ["--rounds", "0"], "rounds: got 0"),
     ],
 )
 def test_wrong_tables_and_options_exit_with_1_and_are_named(

@@ -15,8 +15,15 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import Transferable, TransferableConfig, transferable
-from fedsurf.unrolled.calibration import Standards, standards
+from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled.calibration import (
+    ENOUGH,
+    FEW,
+    Standards,
+    own_spreads,
+    pooled_spreads,
+    without_squared_means,
+)
 
 AGENTS, FEATURES, CLASSES = 4, 3, 3
 HEAD = SoftmaxHead(FEATURES, CLASSES)
@@ -26,6 +33,22 @@ HEAD = SoftmaxHead(FEATURES, CLASSES)
 def optimizer():
     """One that was never trained: what is said here holds for any parameters."""
     return Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+
+
+def standards(part, network, *, every=True):
+    """Return what agents believe after two rounds, and all of them of a server."""
+    spreads, dtype = own_spreads(part), part.x.dtype
+    if not network.server:
+        for _ in range(2):
+            spreads = network.mix(spreads)
+        return Standards.of(spreads, None, dtype, every=every)
+    total = torch.zeros(spreads.shape[1], dtype=torch.float64)
+    for _ in range(2):
+        called = network.call()
+        sent = network.upload(without_squared_means(spreads[called]), called)
+        total = pooled_spreads(total, sent)
+    found = Standards.of(total[None], None, dtype, every=every)
+    return Standards(*(one.expand(network.agents, -1) for one in (found.centre, found.unit)))
 
 
 def trained(algorithm, task, network):
@@ -95,25 +118,50 @@ def test_where_all_hear_all_the_standards_are_those_of_the_pooled_examples(serve
     torch.testing.assert_close(found.unit, pool.std(0, correction=0).expand(AGENTS, -1))
 
 
+def alike(task):
+    """Return the task with every agent's examples standardised: they know from the start what all will."""
+    x = task.train.x
+    x = (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True, correction=0)
+    return Task(Examples(x, task.train.y), task.test, task.classes)
+
+
+@pytest.mark.parametrize("scaling", ["features", "auto"])
+@pytest.mark.parametrize("server", [False, True])
 @pytest.mark.parametrize("agents", [1, 4])
-def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, monkeypatch, agents):
-    network = Network(nx.complete_graph(agents), shift="metropolis")
-    task = drawn.task(7, agents, train=12)
+def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, agents, server, scaling):
+    network = Network(nx.path_graph(agents), shift="metropolis")
+    if server:
+        network = StarNetwork(agents, None, drawn.seeded(0))
+    by_hand = alike(drawn.task(7, agents, train=20))
     unit = torch.tensor([1e-3, 5.0, 40.0], dtype=torch.float64)
-    wild = moved(task, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
-    pool = wild.train.pooled().x[0]
-    mean, deviation = pool.mean(0), pool.std(0, correction=0)
-    by_hand = moved(wild, -mean / deviation, 1 / deviation)
-    algorithm = optimizer.on(HEAD, rounds=10, scaling="features")
-    weights = trained(algorithm, wild, network)
-    nothing = torch.zeros(agents, FEATURES, dtype=torch.float64)
-    monkeypatch.setattr(
-        transferable, "standards", lambda *_, **__: Standards(nothing, torch.ones_like(nothing))
-    )
-    expected = trained(algorithm, by_hand, network)
-    torch.testing.assert_close(
-        HEAD.logits(weights, wild.test.x), HEAD.logits(expected, by_hand.test.x)
-    )
+    wild = moved(by_hand, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
+    logits = []
+    for task, how in ((wild, scaling), (by_hand, "whole")):
+        network.reset(drawn.seeded(2))
+        weights = trained(optimizer.on(HEAD, rounds=10, scaling=how), task, network)
+        logits.append(HEAD.logits(network.agent_rows(weights), task.test.x))
+    torch.testing.assert_close(*logits)
+
+
+def test_agents_learn_in_the_first_round_already(optimizer):
+    network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
+    task = drawn.task(7, AGENTS, train=20)
+    for scaling in ("features", "auto"):
+        weights = trained(optimizer.on(HEAD, rounds=1, scaling=scaling), task, network)
+        assert (weights.abs().amax(1) > 1e-3).all()
+
+
+def test_of_few_examples_no_feature_has_a_unit_of_its_own():
+    """A spread that is small by chance would blow up what others have in that feature."""
+    x = torch.tensor([[1.0, 10.0, 100.0], [-1.0, -10.0, -100.0]], dtype=torch.float64)
+    spreads = own_spreads(Examples(x[None], torch.zeros(1, 2, dtype=torch.long)))
+    own = torch.tensor([[1.0, 10.0, 100.0]], dtype=torch.float64)
+    for known, power in ((1, 0.0), (FEW, 0.0), ((FEW * ENOUGH) ** 0.5, 0.5), (ENOUGH, 1.0)):
+        examples = torch.full((1, 1), known, dtype=torch.float64)
+        found = Standards.of(spreads, examples, torch.float64, every=False)
+        torch.testing.assert_close(found.unit, 10 * (own / 10) ** power)
+        found = Standards.of(spreads, examples, torch.float64, every=True)
+        torch.testing.assert_close(found.unit, own)
 
 
 @pytest.mark.parametrize("server", [False, True])
@@ -150,29 +198,32 @@ def test_constant_features_have_unit_1_and_small_units_survive_large_offsets():
         torch.testing.assert_close(found.unit[:, 1], expected.expand(AGENTS), rtol=0.05, atol=0)
 
 
-def test_standardising_takes_two_of_the_rounds_and_is_counted(optimizer):
+def test_standardising_takes_no_round_of_its_own_and_is_counted(optimizer):
     task = drawn.task(1, AGENTS)
     network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
-    algorithm = optimizer.on(HEAD, rounds=9, scaling="features")
-    found = run(algorithm, task, network, algorithm.steps)
-    assert found.rounds.tolist() == [2, 4, 6, 8, 9]
-    assert found.floats[0] == 2 * AGENTS * 2 * (3 * FEATURES + 1)
-    with pytest.raises(ValueError, match="rounds: got 2, but it must be between 3"):
-        optimizer.on(HEAD, rounds=2, scaling="features")
+    floats = {}
+    for scaling in ("whole", "features"):
+        algorithm = optimizer.on(HEAD, rounds=9, scaling=scaling)
+        found = run(algorithm, task, network, algorithm.steps)
+        assert found.rounds.tolist() == [0, 2, 4, 6, 8, 9]
+        floats[scaling] = found.floats
+    more = (floats["features"] - floats["whole"]) / (2 * AGENTS * (3 * FEATURES + 1))
+    assert more.tolist() == [0, 2, 4, 4, 4, 4]
 
 
-def test_a_server_tells_every_agent_once(optimizer):
+def test_a_server_tells_agents_whenever_the_units_are_new_to_them(optimizer):
     task = drawn.task(1, AGENTS)
     network = StarNetwork(AGENTS, 2, drawn.seeded(4))
     floats = {}
-    for scaling, rounds in (("whole", 18), ("features", 20)):
-        algorithm = optimizer.on(HEAD, rounds=rounds, scaling=scaling)
+    for scaling in ("whole", "features"):
+        algorithm = optimizer.on(HEAD, rounds=20, scaling=scaling)
         found = run(algorithm, task, network, algorithm.steps)
-        assert found.rounds[-1] == rounds
+        assert found.rounds[-1] == 20
         floats[scaling] = int(found.floats[-1])
-    # In both rounds 2 agents send numbers, means and squares; later, mean and unit go to all.
-    calibration = 2 * 2 * (2 * FEATURES + 1)
-    assert floats["features"] - floats["whole"] == calibration + AGENTS * 2 * FEATURES
+    # In four rounds 2 agents send numbers, sums and squares. Mean and unit go to those of the three rounds in
+    # between, and later once to all.
+    sent, told = 4 * 2 * (2 * FEATURES + 1), (3 * 2 + AGENTS) * 2 * FEATURES
+    assert floats["features"] - floats["whole"] == sent + told
 
 
 def test_a_feature_that_is_constant_around_an_agent_is_zero_there():
@@ -249,18 +300,3 @@ def test_units_of_what_is_alike_are_those_of_plain_loops(deviations):
 def test_features_of_one_unit_keep_it_and_others_are_standardised(deviations, expected):
     found = units(deviations)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).expand_as(found))
-
-
-@pytest.mark.parametrize("server", [False, True])
-def test_features_of_one_unit_are_trained_on_as_they_are(optimizer, monkeypatch, server):
-    network = Network(nx.complete_graph(AGENTS), shift="metropolis")
-    if server:
-        network = StarNetwork(AGENTS, None, drawn.seeded(0))
-    task = drawn.task(7, AGENTS, train=12)
-    algorithm = optimizer.on(HEAD, rounds=10, scaling="auto")
-    weights = trained(algorithm, task, network)
-    unit = task.train.pooled().x[0].std(0, correction=0).median()
-    nothing = torch.zeros(AGENTS, FEATURES, dtype=torch.float64)
-    found = Standards(task.train.pooled().x[0].mean(0).expand_as(nothing), nothing + unit)
-    monkeypatch.setattr(transferable, "standards", lambda *_, **__: found)
-    torch.testing.assert_close(weights, trained(algorithm, task, network))

@@ -177,9 +177,9 @@ def test_what_is_heard_of_it_is_averaged_and_half_forgotten(server, features, ex
     model, over = SoftmaxHead(features, 3), network(server=server)
     algorithm = optimizer().on(model, 2)
     first = algorithm._through_server if server else algorithm._over_graph
-    middle = first(algorithm.init(task, over, drawn.seeded(0)), over, drawn.seeded(1))
+    middle = first(algorithm.init(task, over, drawn.seeded(0)), task, over, drawn.seeded(1))
     assert not middle.sureness.any()
-    after = first(middle, over, drawn.seeded(1))
+    after = first(middle, task, over, drawn.seeded(1))
     heads = by_feature(middle.fitted if server else middle.head, features)
     labels = torch.nn.functional.one_hot(task.train.y, 3).mT
     logits = model.logits(over.agent_rows(heads), task.train.x).mT
@@ -227,10 +227,10 @@ def test_classes_agents_and_units_may_change_their_names(server):
         torch.testing.assert_close(algorithm.known(found[-1], over), known[order])
 
 
-def test_it_counts_rounds_from_the_end_of_calibration_and_whom_a_server_hears():
+def test_it_counts_all_rounds_and_whom_a_server_hears():
     task, over = drawn.task(0, AGENTS), network(server=True)
     algorithm, found = states(optimizer(), task, over, scaling="features")
-    expected = schedule(2, 3, 3, found[-1].head)
+    expected = schedule(4, 5, 3, found[-1].head)
     torch.testing.assert_close(algorithm.known(found[-1], over)[0, 3 : 3 + SCHEDULE], expected)
 
 

@@ -32,7 +32,6 @@ from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
-from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS
 from fedsurf.unrolled.transferable import MOST_LEARNED, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 from fedsurf.wording import counted
 
@@ -83,10 +82,9 @@ def fit(
         probability: Chance of a link (erdos-renyi; by default 0.1 or 2 ln(n)/n, whichever is larger),
             or of rewiring one (small-world; by default 0.1).
         reporting: How many agents the server calls in a round (star); all by default.
-        rounds: Rounds of communication in all, 3 to 200; with --standardize no from 1 on. The optimizer
-            learned with up to 40.
-        standardize: Whether the agents standardise the features, by two of the rounds; with auto they leave
-            features alone that seem to have one unit.
+        rounds: Rounds of communication, 1 to 200. The optimizer learned with up to 40.
+        standardize: Whether the agents standardise the features; with auto they leave features alone that
+            seem to have one unit.
         batch_size: How many of its rows, drawn anew in every round, an agent works with; all by
             default, which is more accurate.
         test_share: The share of each class that is held out to judge by; 0 for none. An .npz file
@@ -134,11 +132,7 @@ def fit(
         from fedsurf.classifier import FederatedClassifier  # slow to import
 
         model = FederatedClassifier(**settings)
-        spent = 0 if standardize == "no" else CALIBRATION_ROUNDS
-        with (
-            opener(err)("training", -(-(rounds - spent) // ROUNDS_OF_A_LAYER)) as advance,
-            _quiet(),
-        ):
+        with opener(err)("training", -(-rounds // ROUNDS_OF_A_LAYER)) as advance, _quiet():
             model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
         trajectory = rows_of(model, labelled)
         with _quiet():

@@ -1,14 +1,18 @@
 """Standardisation by communication: agents estimate the federation's mean and spread of each feature.
 
-Every agent sums up its examples: their number, their mean, the squares about it and the square of the
-mean itself. Over a graph these sums are averaged in two rounds; through a server, the agents that it
-calls in two rounds send the first three, and the server pools them. The squares within agents and
-between them are kept apart, so that a large offset does not drown the spread within agents.
+Every agent sums up its examples: their number, their sum, the squares about their mean and the square of
+the mean itself. Over a graph these sums are averaged along with the heads in the first rounds; through a
+server, the agents that it calls in them send the first three, and the server pools them. The squares within
+agents and between them are kept apart, so that a large offset does not drown the spread within agents.
+
+Nobody waits for the estimates: an agent begins with those of its own examples, and sees its examples in
+better units after each of these rounds. While it knows of too few examples to say anything of the spread of
+a feature, which may be small by chance, it takes one unit for all, unless it is told to standardise every one.
 
 The estimates differ from agent to agent of a graph. That does no harm: heads travel in raw units, and
 every agent looks at them in its own. What matters is that an agent's centre and units are of the same
-agents, or a rare feature that it heard of from afar would be blown up; and that the centre is not the
-agent's own, or one that holds a single class, or example, would learn nothing about the features.
+agents, or a rare feature that it heard of from afar would be blown up; and that the centre does not stay
+the agent's own, or one that holds a single class, or example, would learn nothing about the features.
 
 Features that have one unit, such as pixels, embeddings or principal components, say by their spread how
 much they matter, and standardising takes that away. So agents may be asked to leave alone what is alike:
@@ -23,12 +27,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.local_view import LocalView
 
-CALIBRATION_ROUNDS = 2
-"""How many rounds standardisation takes."""
+FEW, ENOUGH = 4, 16
+"""Up to so many examples say nothing of a single feature's spread; so many say enough."""
 ROUNDING = 16
 """Differences of up to so many units in the last place are taken for rounding."""
 ALIKE, UNLIKE = 10.0, 100.0
@@ -47,109 +50,77 @@ class Standards:
         The mean, `[agents, features]`.
     unit : Tensor
         The unit, `[agents, features]`: the standard deviation, and 1 where a feature is constant; where
-        what is alike is left alone, see `_eased`.
+        what is alike is left alone, see `_units`.
     """
 
     centre: Tensor
     unit: Tensor
 
-    @property
-    def of_one(self) -> Tensor:
-        """The first agent's numbers as one message, `[2 · features]`."""
-        return torch.cat([self.centre[0], self.unit[0]])
+    @staticmethod
+    def of(
+        spreads: Tensor, examples: Tensor | None, dtype: torch.dtype, *, every: bool
+    ) -> "Standards":
+        """Read sums.
+
+        Parameters
+        ----------
+        spreads : Tensor
+            What `own_spreads` returns, averaged or summed over agents, `[agents, 1 + 3 · features]`.
+        examples : Tensor
+            Of about how many examples they are, `[agents, 1]`, to be careful with few; None for no matter
+            how many.
+        dtype : torch.dtype
+            The type of the examples, by whose precision what is left of a difference may be rounding.
+        every : bool
+            Whether every feature is standardised, or only where they differ so much that they have
+            different units.
+        """
+        centre, within, squared_means = (spreads[:, 1:] / spreads[:, :1]).chunk(3, 1)
+        eps = torch.finfo(dtype).eps
+        # Of a sum in higher precision only the sums that were sent are rounded, of one in this precision
+        # the difference of squares is.
+        noise = (ROUNDING * eps * centre).square()
+        if spreads.dtype == dtype:
+            noise = ROUNDING * eps * centre.square()
+        deviation = _deviation(within, squared_means - centre.square(), noise)
+        known = torch.ones_like(centre[:, :1]) if examples is None else _known(examples.to(centre))
+        unit = _units(deviation, known, every=every)
+        return Standards(centre.to(dtype), unit.to(dtype))
 
     def view(self, examples: Examples, classes: int) -> LocalView:
         """Look at examples from each agent's centre, in its units."""
-        return LocalView.of(examples, classes, self.centre, self.unit)
+        agents = len(examples.x)
+        return LocalView.of(
+            examples, classes, self.centre.expand(agents, -1), self.unit.expand(agents, -1)
+        )
 
 
-def standards(examples: Examples, network: Network, *, every: bool = True) -> Standards:
-    """Estimate the mean and the spread of each feature in two rounds over the network.
+def own_spreads(examples: Examples) -> Tensor:
+    """Sum up each agent's examples, `[agents, 1 + 3 · features]`.
 
-    Parameters
-    ----------
-    examples : Examples
-        The agents' examples.
-    network : Network
-        Who hears of whose.
-    every : bool
-        Whether every feature is standardised, or only where they differ so much that they have
-        different units.
+    Their number; their sums; the squares about their means, 0 where rounding explains them; and their
+    number times the squares of the means.
     """
-    heard = (_through_server if network.server else _over_graph)(_Own.of(examples), network)
-    centre, deviation = heard
-    unit = torch.where(deviation > 0, deviation, 1.0) if every else _eased(deviation)
-    return Standards(*(values.expand(network.agents, -1) for values in (centre, unit)))
+    real = _real(examples)[:, :, None].double()
+    x = examples.x.double() * real
+    count = real.sum(1)
+    mean = x.sum(1) / count
+    squares = ((x - mean[:, None]) * real).square().sum(1)
+    noise = ROUNDING * torch.finfo(x.dtype).eps * x.abs().amax(1)
+    squares = torch.where(squares > count * noise.square(), squares, 0.0)
+    parts = [count, count * mean, squares, count * mean.square()]
+    return torch.cat(parts, 1).to(examples.x.dtype)
 
 
-@dataclass(frozen=True)
-class _Own:
-    """What each agent knows of its own examples, in float64; it sends in the type of the task.
-
-    Attributes
-    ----------
-    count : Tensor
-        The number of examples, `[agents, 1]`.
-    mean, squares : Tensor
-        The mean of each feature, and the sum of the squares about it, `[agents, features]`.
-    type : torch.dtype
-        The type of what is sent.
-    """
-
-    count: Tensor
-    mean: Tensor
-    squares: Tensor
-    type: torch.dtype
-
-    @staticmethod
-    def of(examples: Examples) -> "_Own":
-        """Sum up examples; squares that rounding explains are 0."""
-        real = _real(examples)[:, :, None].double()
-        x = examples.x.double() * real
-        count = real.sum(1)
-        mean = x.sum(1) / count
-        squares = ((x - mean[:, None]) * real).square().sum(1)
-        noise = ROUNDING * torch.finfo(x.dtype).eps * x.abs().amax(1)
-        squares = torch.where(squares > count * noise.square(), squares, 0.0)
-        return _Own(count, mean, squares, examples.x.dtype)
-
-    def of_agents(self, agents: Tensor) -> "_Own":
-        """Return what some agents know, numbered by `agents`."""
-        return _Own(self.count[agents], self.mean[agents], self.squares[agents], self.type)
-
-    def sums(self) -> Tensor:
-        """The number of examples, sums, and squares about the mean, `[agents, 1 + 2 · features]`."""
-        parts = [self.count, self.count * self.mean, self.squares]
-        return torch.cat(parts, 1).to(self.type)
+def without_squared_means(spreads: Tensor) -> Tensor:
+    """What agents send to a server, `[agents, 1 + 2 · features]`: it can square their means itself."""
+    return spreads[:, : 1 + 2 * (spreads.shape[1] // 3)]
 
 
-def _over_graph(own: _Own, network: Network) -> tuple[Tensor, Tensor]:
-    """Return the mean and the deviation of each feature, as each agent hears of them."""
-    squared_means = (own.count * own.mean.square()).to(own.type)
-    # Of another shape than what follows, lest a stale agent's be taken for it.
-    message = torch.cat([own.sums(), squared_means], 1)[:, None]
-    for _ in range(CALIBRATION_ROUNDS):
-        message = network.mix(message)
-    count, rest = message[:, 0, :1], message[:, 0, 1:]
-    centre, within, squared_means = (rest / count).chunk(3, 1)
-    # A difference of squares: what is left of it may be rounding.
-    noise = ROUNDING * torch.finfo(own.type).eps * centre.square()
-    return centre, _deviation(within, squared_means - centre.square(), noise)
-
-
-def _through_server(own: _Own, network: Network) -> tuple[Tensor, Tensor]:
-    """Return them as the server does, `[1, features]`."""
-    messages = []
-    for _ in range(CALIBRATION_ROUNDS):
-        called = network.call()
-        messages.append(network.upload(own.of_agents(called).sums(), called))
-    heard = torch.cat(messages)
-    counts, (sums, squares) = heard[:, :1], heard[:, 1:].chunk(2, 1)
-    count = counts.sum(0)
-    centre = sums.sum(0) / count
-    between = (counts * (sums / counts - centre).square()).sum(0) / count
-    noise = (ROUNDING * torch.finfo(own.type).eps * centre).square()
-    return centre[None], _deviation(squares.sum(0) / count, between, noise)[None]
+def pooled_spreads(before: Tensor, received: Tensor) -> Tensor:
+    """Add what agents sent, `[agents, 1 + 2 · features]`, to a server's sums, float64 `[1 + 3 · features]`."""
+    count, sums = received[:, :1].double(), received[:, 1:].double().chunk(2, 1)[0]
+    return before + torch.cat([received.double(), sums.square() / count], 1).sum(0)
 
 
 def _deviation(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
@@ -157,12 +128,24 @@ def _deviation(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
     return (within + torch.where(between > noise, between, 0.0)).clamp(min=0).sqrt()
 
 
-def _eased(deviation: Tensor) -> Tensor:
-    """Return units that leave the features as they are, up to a factor, where their deviations are alike.
+def _units(deviation: Tensor, known: Tensor, *, every: bool) -> Tensor:
+    """Return the units of features, `[agents, features]`.
 
-    Constant features have the unit of most. `deviation` is `[agents, features]`.
+    Those of features whose deviations are alike are the same, unless `every` feature is standardised. Constant
+    features have the unit of most, or 1 with `every`.
+
+    Parameters
+    ----------
+    deviation : Tensor
+        The standard deviations, `[agents, features]`.
+    known : Tensor
+        How well they are known, from 0 to 1, `[agents, 1]`: where nothing is, all have the unit of most.
+    every : bool
+        Whether every feature is standardised.
     """
     varies = deviation > 0
+    if every:
+        return torch.where(varies, deviation, 1.0)
     logs = torch.where(varies, deviation, 1.0).log()
     ordered = torch.where(varies, logs, math.inf).sort(1).values
     last = (varies.sum(1, keepdim=True) - 1).clamp(min=0).double()
@@ -174,7 +157,13 @@ def _eased(deviation: Tensor) -> Tensor:
     middle = at(0.5)
     own = torch.where(varies, logs - middle, 0.0)
     power = torch.maximum(_unlike(at(MOST[1]) - at(MOST[0])), _unlike(own.abs()))
-    return (middle + power * own).exp()
+    return (middle + known * power * own).exp()
+
+
+def _known(examples: Tensor) -> Tensor:
+    """Say from 0 to 1 how well deviations are known that are of so many examples."""
+    share = (examples / FEW).clamp(min=1).log() / math.log(ENOUGH / FEW)
+    return share.clamp(max=1)
 
 
 def _unlike(apart: Tensor) -> Tensor:

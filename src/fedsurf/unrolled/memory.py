@@ -3,6 +3,10 @@
 Over a graph, φ = V + κ (W − V_prev) and W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev. Through a server, W⁺
 is made of the mean of what agents send, of W and of W_prev; and a running average of it, of which a is the
 memory, is what the server returns.
+
+The mean counts agents alike, however many examples they hold. Where these are very unequal, most heads
+are of agents that know next to nothing; weighing them by a power of the number of their examples, here
+`mass`, lets those count for more that know more.
 """
 
 import torch
@@ -17,6 +21,14 @@ LIMITS = {
 """How far κ, a, b and e over a graph may fall below 0 and rise above: else W could grow and grow."""
 MOST_OLD = 0.9
 """The weight of a server's older heads beside what agents send, at most."""
+
+POWER = 0.5
+"""The power of an agent's number of examples by which its head may be weighed."""
+
+
+def mass(count: Tensor) -> Tensor:
+    """Return the weight of each agent's head; `count` is the number of its examples, `[agents, 1]`."""
+    return count**POWER
 
 
 def over_graph(mixing: Tensor) -> tuple[Tensor, Tensor]:

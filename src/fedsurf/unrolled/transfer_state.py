@@ -40,10 +40,11 @@ class TransferState(State):
         How many messages a server received so far.
     rounds : int
         Rounds so far.
-    standards : Tensor
-        What a server tells an agent when it calls it for the first time; empty if nothing.
+    spreads : Tensor
+        What each agent over a graph, or a server, heard of the features' means and spreads
+        (`calibration`), `[agents or 1, 1 + 3 · features]`; without columns where nobody standardises.
     told : Tensor
-        Whom it has told, bool `[agents]`.
+        Which agents know the units that a server has found, bool `[agents]`.
     """
 
     head: Tensor
@@ -59,7 +60,7 @@ class TransferState(State):
     outlook: Outlook
     reports: int
     rounds: int
-    standards: Tensor
+    spreads: Tensor
     told: Tensor
 
     @property

@@ -37,7 +37,12 @@ from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import memory
-from fedsurf.unrolled.calibration import CALIBRATION_ROUNDS, standards
+from fedsurf.unrolled.calibration import (
+    Standards,
+    own_spreads,
+    pooled_spreads,
+    without_squared_means,
+)
 from fedsurf.unrolled.confidence import SURENESS, Confidence, known_of
 from fedsurf.unrolled.controller import NOBODY, Controller, schedule
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, Curvature, directions
@@ -54,7 +59,8 @@ Scaling = Literal["whole", "features", "auto"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 ROUNDS_OF_A_LAYER = 2
 SHARED_ROUNDS = 4
-"""In how many rounds agents over a graph tell the sum and the sketch of their examples."""
+"""In how many rounds agents over a graph tell the sum and the sketch of their examples; and, wherever they
+standardise, the spreads of the features."""
 CONSTRAINTS = 10
 FEWEST_ROUNDS, MOST_ROUNDS = 1, 200
 MOST_LEARNED = 40
@@ -113,6 +119,7 @@ class Transferable(nn.Module):
         batch_size: int | None = None,
         *,
         ease_rare: bool = False,
+        weigh_agents: bool = False,
     ) -> "TransferableAlgorithm":
         """Return the algorithm that trains `model` in so many rounds, 20 by default."""
         if not isinstance(model, SoftmaxHead):
@@ -120,7 +127,9 @@ class Transferable(nn.Module):
                 f"model: got a {type(model).__name__}, but this optimizer trains a SoftmaxHead"
             )
         rounds = 20 if rounds is None else rounds
-        return TransferableAlgorithm(self, model, rounds, scaling, batch_size, ease_rare)
+        return TransferableAlgorithm(
+            self, model, rounds, scaling, batch_size, ease_rare, weigh_agents
+        )
 
 
 @dataclass(frozen=True)
@@ -137,15 +146,18 @@ class TransferableAlgorithm:
         The communication rounds of a whole run. The optimizer knows from the start how many.
     scaling : {"whole", "features", "auto"}
         whole: features share one unit, and agents soon look at them from a common centre; features:
-        they are standardised by the mean and the standard deviation of each in the federation, which
-        agents estimate in the first two of the rounds; auto: only those that these say are in
-        different units (`calibration`).
+        they are standardised by the mean and the standard deviation of each in the federation, of
+        which agents hear in the first rounds; auto: only those that these say are in different units
+        (`calibration`).
     batch_size : int or None
         How many of its examples, drawn anew in every round, an agent fits its head to; all of them
         where it has no more, and where None. What it tells of its data is of all of them.
     ease_rare : bool
         Whether steps of rare classes are damped less (`rarity`). Neither meta-training nor the tables
         of its results do so: their classes are of about one size.
+    weigh_agents : bool
+        Whether the heads of agents with more examples count for more where they are mixed (`memory`).
+        Neither meta-training nor the tables of its results do so: most of their agents are of one size.
     """
 
     optimizer: Transferable
@@ -154,6 +166,7 @@ class TransferableAlgorithm:
     scaling: Scaling = "whole"
     batch_size: int | None = None
     ease_rare: bool = False
+    weigh_agents: bool = False
 
     def __post_init__(self) -> None:
         check_whole(self.rounds, "rounds")
@@ -162,11 +175,9 @@ class TransferableAlgorithm:
             raise ValueError(
                 f"scaling: got {self.scaling!r}, but it must be 'whole', 'features' or 'auto'"
             )
-        fewest = FEWEST_ROUNDS + self.calibration
-        if not fewest <= self.rounds <= MOST_ROUNDS:
+        if not FEWEST_ROUNDS <= self.rounds <= MOST_ROUNDS:
             raise ValueError(
-                f"rounds: got {self.rounds}, but it must be between {fewest} and {MOST_ROUNDS}"
-                + (f", {self.calibration} of which standardise" if self.calibration else "")
+                f"rounds: got {self.rounds}, but it must be between {FEWEST_ROUNDS} and {MOST_ROUNDS}"
             )
 
     @property
@@ -177,12 +188,12 @@ class TransferableAlgorithm:
     @property
     def steps(self) -> int:
         """The number of layers: of two rounds each, the last of one if the rounds are odd."""
-        return -(-(self.rounds - self.calibration) // ROUNDS_OF_A_LAYER)
+        return -(-self.rounds // ROUNDS_OF_A_LAYER)
 
     @property
-    def calibration(self) -> int:
-        """The rounds before the first layer, in which the features are standardised."""
-        return 0 if self.scaling == "whole" else CALIBRATION_ROUNDS
+    def standardising(self) -> bool:
+        """Whether agents find units for the features."""
+        return self.scaling != "whole"
 
     def init(
         self,
@@ -198,21 +209,19 @@ class TransferableAlgorithm:
                 "network: got the shift operator 'laplacian', which does not average, but this "
                 "optimizer mixes averages: use 'metropolis'"
             )
-        told = torch.zeros(network.agents, dtype=torch.bool)
-        if self.calibration:
-            found = standards(task.train, network, every=self.scaling == "features")
-            view, news = found.view(task.train, task.classes), found.of_one
-        else:
-            view = LocalView.of(task.train, task.classes)
-            news = view.base.new_empty(0)
+        spreads = task.train.x.new_empty(len(task.train.x), 0)
+        if self.standardising:
+            spreads = own_spreads(task.train)
+        view = self._view(task, spreads, None if network.server else spreads[:, :1])
         known = self._directions(network, view.x.dtype)
         sketch = view.sketch(known)
-        own, own_moments = contribution(view, known, sketch, centred=not self.calibration)
+        own, own_moments = contribution(view, known, sketch, centred=True)
         check_range(task.train.x, own_moments, own[:, 1 - SUMS])
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
         if network.server:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
+            spreads = spreads.new_zeros(1, spreads.shape[1], dtype=torch.float64)
         progress = no_progress(network.nodes, task.classes, own)
         if network.server:  # when it calls agents, they will know more
             axes = Curvature.unknown(view.base)
@@ -235,15 +244,15 @@ class TransferableAlgorithm:
             sketch=sketch,
             outlook=Outlook.of(view, axes),
             reports=0,
-            rounds=self.calibration,
-            standards=news,
-            told=told,
+            rounds=0,
+            spreads=spreads,
+            told=torch.zeros(network.agents, dtype=torch.bool),
         )
 
     def step(
         self,
         state: State,
-        task: Task,  # noqa: ARG002 - all that matters of it is in the state
+        task: Task,
         network: Network,
         generator: torch.Generator,
     ) -> TransferState:
@@ -255,7 +264,7 @@ class TransferableAlgorithm:
             )
         for _ in range(min(ROUNDS_OF_A_LAYER, self.rounds - own.rounds)):
             one_round = self._through_server if network.server else self._over_graph
-            own = one_round(own, network, generator)
+            own = one_round(own, task, network, generator)
         weights = by_feature(own.head[:1] if network.server else own.head, self.model.features)
         if self.optimizer.confidence is not None:
             weights = weights * self.optimizer.confidence(self.known(own, network)).exp()
@@ -265,7 +274,7 @@ class TransferableAlgorithm:
         """Return what the confidence of heads depends on, after a layer: a row for each, or the server's."""
         heard_of = slice(1) if network.server else slice(None)
         heard = self._hear(state.sums[heard_of], state.progress[heard_of], network)
-        last, rounds = self._when(state)
+        last, rounds = state.rounds, self.rounds
         if network.server:
             called = state.reports / last
             share = state.head.new_full((1, 1), called / network.agents)
@@ -282,31 +291,39 @@ class TransferableAlgorithm:
         )
 
     def _over_graph(
-        self, state: TransferState, network: Network, generator: torch.Generator
+        self, state: TransferState, task: Task, network: Network, generator: torch.Generator
     ) -> TransferState:
         heard = self._hear(state.sums, state.progress, network)
-        sharing = state.rounds - self.calibration < SHARED_ROUNDS
+        sharing = state.rounds < SHARED_ROUNDS
+        share = self._heard_share(network).to(state.head)
         worked = self._work(network)(
-            schedule(*self._when(state), NOBODY, state.head),
+            schedule(state.rounds, self.rounds, NOBODY, state.head),
             state.outlook,
             state.head,
             heard,
-            self._heard_share(network).to(state.head),
+            share,
             generator,
         )
         correction, weights = memory.over_graph(worked.mixing)
         sent = worked.fitted
-        if state.rounds > self.calibration:
+        if state.rounds:
             sent = weighted_sum(correction, state.head - state.fitted, plus=sent)
         seen = torch.lerp(worked.progress, state.progress, FORGETTING)
-        told = [state.sums, seen] + [state.moments] * sharing
-        parts = [sent, torch.cat(told, 1)]
+        told = [state.sums, seen]
+        if sharing:
+            told += [state.moments, state.spreads]
+        mass = memory.mass(state.view.count[:, 0]) if self.weigh_agents else None
+        parts = [sent if mass is None else mass * sent, torch.cat(told, 1)]
         if self.optimizer.confidence is not None:
             parts.append(torch.lerp(worked.sureness, state.sureness, FORGETTING))
-        head, heard_of, *sure = network.mix_parts(*parts)
-        sums, seen, *moments = torch.split(heard_of, [part.shape[1] for part in told], 1)
+        if mass is not None:
+            parts.append(mass)
+        head, heard_of, *rest = network.mix_parts(*parts)
+        if mass is not None:
+            head = head / rest.pop()
+        sums, seen, *shared = torch.split(heard_of, [part.shape[1] for part in told], 1)
         # Nothing learned is in these: without this, derivatives would be taken of all examples.
-        sums, moments = sums.detach(), [part.detach() for part in moments]
+        sums, shared = sums.detach(), [part.detach() for part in shared]
         head = weighted_sum(weights, head, sent, state.head, state.previous)
         state = replace(
             state,
@@ -315,22 +332,30 @@ class TransferableAlgorithm:
             fitted=worked.fitted,
             sums=sums,
             progress=seen,
-            sureness=sure[0] if sure else state.sureness,
+            sureness=rest[0] if rest else state.sureness,
             rounds=state.rounds + 1,
         )
-        return self._recentred(state, moments[0], network) if sharing else state
+        if not sharing:
+            return state
+        moments, spreads = shared
+        return self._recentred(state, task, moments, spreads, network)
 
-    def _recentred(self, state: TransferState, moments: Tensor, network: Network) -> TransferState:
-        """Look from the centre that was heard of; what one tells of oneself changes with it.
+    def _recentred(
+        self, state: TransferState, task: Task, moments: Tensor, spreads: Tensor, network: Network
+    ) -> TransferState:
+        """Look from the centre that was heard of, in its units; what one tells of oneself changes with it.
 
         The averages that are under way change by as much, so that they stay averages of what agents
         tell (dynamic average consensus).
         """
-        known = self._directions(network, state.head.dtype)
-        view, own, own_moments = state.view, state.own, state.own_moments
-        if not self.calibration:  # otherwise agents have a centre already, the one of their units
-            view = view.about(centre(moments, state.sums, self.model.features))
-            own, own_moments = contribution(view, known, state.sketch, centred=False)
+        known, sketch = self._directions(network, state.head.dtype), state.sketch
+        if self.standardising:
+            heard_of = self._heard_share(network).to(spreads) * network.agents
+            view = self._view(task, spreads, state.rounds * heard_of * spreads[:, :1])
+            sketch = view.sketch(known)
+        else:
+            view = state.view.about(centre(moments, state.sums, self.model.features))
+        own, own_moments = contribution(view, known, sketch, centred=False)
         sums = state.sums + own - state.own
         moments = moments + own_moments - state.own_moments
         heard = self._hear(sums, state.progress, network)
@@ -341,16 +366,19 @@ class TransferableAlgorithm:
             moments=moments,
             own=own,
             own_moments=own_moments,
+            sketch=sketch,
+            spreads=spreads,
             outlook=Outlook.of(view, axes),
         )
 
     def _through_server(
-        self, state: TransferState, network: Network, generator: torch.Generator
+        self, state: TransferState, task: Task, network: Network, generator: torch.Generator
     ) -> TransferState:
         called = network.call()
-        if self.calibration:
-            new = ~state.told
-            network.download(state.standards, called[new[called]], among=new)
+        if self.standardising and state.reports:
+            new, found = ~state.told, self._standards(task, state.spreads)
+            units = torch.cat([found.centre[0], found.unit[0]])
+            network.download(units, called[new[called]], among=new)
         message = [state.fitted[0], state.sums[0], state.progress[0], state.moments[0]]
         sizes = [len(part) for part in message]
         received = network.download(torch.cat(message), called)
@@ -368,7 +396,7 @@ class TransferableAlgorithm:
         heard = self._hear(sums, progress, network)
         axes = curvature(moments, sums, known, heard.scale)
         worked = self._work(network)(
-            schedule(*self._when(state), len(called), head),
+            schedule(state.rounds, self.rounds, len(called), head),
             Outlook.of(view, axes),
             head,
             heard,
@@ -379,6 +407,9 @@ class TransferableAlgorithm:
         received = network.upload(torch.cat(reply, 1), called)
         sizes.append(worked.sureness.shape[1])
         head, sums, progress, moments, sure = torch.split(received.mean(0), sizes)
+        if self.weigh_agents:
+            mass = memory.mass(received[:, sizes[0] + sizes[1] - SUMS])
+            head = mass @ received[:, : sizes[0]] / mass.sum()
         sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
         keep, stay, old = memory.through_server(worked.mixing)
         head = (1 - stay - old) * head + stay * state.fitted[0] + old * state.previous[0]
@@ -386,8 +417,9 @@ class TransferableAlgorithm:
         reports = state.reports + len(called)
         share = len(called) / reports
         forgetting = FORGETTING if state.reports else 0.0
-        return replace(
+        state = replace(
             state,
+            told=state.told.index_fill(0, called, bool(state.reports)),
             head=average.expand(network.nodes, -1),
             previous=state.fitted,
             fitted=head.expand(network.nodes, -1),
@@ -399,12 +431,36 @@ class TransferableAlgorithm:
             moments=_with_server(state.moments, torch.lerp(state.moments[0], moments, share)),
             reports=reports,
             rounds=state.rounds + 1,
-            told=state.told.index_fill(0, called, True),
+        )
+        if not self.standardising or state.rounds > SHARED_ROUNDS:
+            return state
+        return self._found_units(state, task, called, network)
+
+    def _found_units(
+        self, state: TransferState, task: Task, called: Tensor, network: Network
+    ) -> TransferState:
+        """Have the called agents tell a server of the spreads of their features: then all need new units."""
+        own = without_squared_means(own_spreads(task.train)[called])
+        spreads = pooled_spreads(state.spreads[0], network.upload(own, called))[None]
+        view = self._view(task, spreads)
+        known = self._directions(network, state.head.dtype)
+        return replace(
+            state,
+            spreads=spreads,
+            told=torch.zeros_like(state.told),
+            sketch=view.sketch(known),
+            outlook=replace(state.outlook, view=view),
         )
 
-    def _when(self, state: TransferState) -> tuple[int, int]:
-        """Return the round that follows, counted from 0, and the number of rounds."""
-        return state.rounds - self.calibration, self.rounds - self.calibration
+    def _view(self, task: Task, spreads: Tensor, examples: Tensor | None = None) -> LocalView:
+        """Look at the agents' examples, in units that spreads of about so many examples say, if any."""
+        if not self.standardising:
+            return LocalView.of(task.train, task.classes)
+        return self._standards(task, spreads, examples).view(task.train, task.classes)
+
+    def _standards(self, task: Task, spreads: Tensor, examples: Tensor | None = None) -> Standards:
+        every = self.scaling == "features"
+        return Standards.of(spreads, examples, task.train.x.dtype, every=every)
 
     def _hear(self, sums: Tensor, progress: Tensor, network: Network) -> Heard:
         return hear(sums, progress, features=self.model.features, agents=network.agents)
