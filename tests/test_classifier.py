@@ -12,7 +12,7 @@ import sklearn
 import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -109,6 +109,15 @@ def test_it_does_what_the_optimizer_does_on_the_same_task(iris, kind):
     for name in ("rounds", "floats", "disagreement"):
         np.testing.assert_allclose(model.trajectory_[name], getattr(run, name), rtol=1e-5)
     np.testing.assert_allclose(model.trajectory_["agent_accuracy"], run.accuracy, rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", ["complete", "star"])
+def test_agents_with_a_single_row_do_not_ruin_what_a_large_one_knows(graph):
+    x, y = make_classification(4000, 20, n_informative=8, n_classes=3, random_state=1)
+    alone = FederatedClassifier(n_agents=1).fit(x[:2000], y[:2000]).score(x[2000:], y[2000:])
+    ids = np.maximum(0, np.arange(2000) - 1994)  # one agent with all rows but five, and five with one
+    model = FederatedClassifier(graph=graph).fit(x[:2000], y[:2000], agents=ids)
+    assert model.score(x[2000:], y[2000:]) > alone - 0.02 > 0.7
 
 
 def test_the_trajectory_is_that_of_the_consensus_model(iris):

@@ -17,8 +17,6 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.calibration import (
-    ENOUGH,
-    FEW,
     Standards,
     own_spreads,
     pooled_spreads,
@@ -41,13 +39,13 @@ def standards(part, network, *, every=True):
     if not network.server:
         for _ in range(2):
             spreads = network.mix(spreads)
-        return Standards.of(spreads, None, dtype, every=every)
+        return Standards.of(spreads, dtype, every=every)
     total = torch.zeros(spreads.shape[1], dtype=torch.float64)
     for _ in range(2):
         called = network.call()
         sent = network.upload(without_squared_means(spreads[called]), called)
         total = pooled_spreads(total, sent)
-    found = Standards.of(total[None], None, dtype, every=every)
+    found = Standards.of(total[None], dtype, every=every)
     return Standards(*(one.expand(network.agents, -1) for one in (found.centre, found.unit)))
 
 
@@ -149,19 +147,6 @@ def test_agents_learn_in_the_first_round_already(optimizer):
     for scaling in ("features", "auto"):
         weights = trained(optimizer.on(HEAD, rounds=1, scaling=scaling), task, network)
         assert (weights.abs().amax(1) > 1e-3).all()
-
-
-def test_of_few_examples_no_feature_has_a_unit_of_its_own():
-    """A spread that is small by chance would blow up what others have in that feature."""
-    x = torch.tensor([[1.0, 10.0, 100.0], [-1.0, -10.0, -100.0]], dtype=torch.float64)
-    spreads = own_spreads(Examples(x[None], torch.zeros(1, 2, dtype=torch.long)))
-    own = torch.tensor([[1.0, 10.0, 100.0]], dtype=torch.float64)
-    for known, power in ((1, 0.0), (FEW, 0.0), ((FEW * ENOUGH) ** 0.5, 0.5), (ENOUGH, 1.0)):
-        examples = torch.full((1, 1), known, dtype=torch.float64)
-        found = Standards.of(spreads, examples, torch.float64, every=False)
-        torch.testing.assert_close(found.unit, 10 * (own / 10) ** power)
-        found = Standards.of(spreads, examples, torch.float64, every=True)
-        torch.testing.assert_close(found.unit, own)
 
 
 @pytest.mark.parametrize("server", [False, True])

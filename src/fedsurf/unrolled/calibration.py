@@ -6,8 +6,7 @@ server, the agents that it calls in them send the first three, and the server po
 agents and between them are kept apart, so that a large offset does not drown the spread within agents.
 
 Nobody waits for the estimates: an agent begins with those of its own examples, and sees its examples in
-better units after each of these rounds. While it knows of too few examples to say anything of the spread of
-a feature, which may be small by chance, it takes one unit for all, unless it is told to standardise every one.
+better units after each of these rounds.
 
 The estimates differ from agent to agent of a graph. That does no harm: heads travel in raw units, and
 every agent looks at them in its own. What matters is that an agent's centre and units are of the same
@@ -30,8 +29,6 @@ from torch import Tensor
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.local_view import LocalView
 
-FEW, ENOUGH = 4, 16
-"""Up to so many examples say nothing of a single feature's spread; so many say enough."""
 ROUNDING = 16
 """Differences of up to so many units in the last place are taken for rounding."""
 ALIKE, UNLIKE = 10.0, 100.0
@@ -50,25 +47,20 @@ class Standards:
         The mean, `[agents, features]`.
     unit : Tensor
         The unit, `[agents, features]`: the standard deviation, and 1 where a feature is constant; where
-        what is alike is left alone, see `_units`.
+        what is alike is left alone, see `_eased`.
     """
 
     centre: Tensor
     unit: Tensor
 
     @staticmethod
-    def of(
-        spreads: Tensor, examples: Tensor | None, dtype: torch.dtype, *, every: bool
-    ) -> "Standards":
+    def of(spreads: Tensor, dtype: torch.dtype, *, every: bool) -> "Standards":
         """Read sums.
 
         Parameters
         ----------
         spreads : Tensor
             What `own_spreads` returns, averaged or summed over agents, `[agents, 1 + 3 · features]`.
-        examples : Tensor
-            Of about how many examples they are, `[agents, 1]`, to be careful with few; None for no matter
-            how many.
         dtype : torch.dtype
             The type of the examples, by whose precision what is left of a difference may be rounding.
         every : bool
@@ -83,8 +75,7 @@ class Standards:
         if spreads.dtype == dtype:
             noise = ROUNDING * eps * centre.square()
         deviation = _deviation(within, squared_means - centre.square(), noise)
-        known = torch.ones_like(centre[:, :1]) if examples is None else _known(examples.to(centre))
-        unit = _units(deviation, known, every=every)
+        unit = torch.where(deviation > 0, deviation, 1.0) if every else _eased(deviation)
         return Standards(centre.to(dtype), unit.to(dtype))
 
     def view(self, examples: Examples, classes: int) -> LocalView:
@@ -128,24 +119,12 @@ def _deviation(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
     return (within + torch.where(between > noise, between, 0.0)).clamp(min=0).sqrt()
 
 
-def _units(deviation: Tensor, known: Tensor, *, every: bool) -> Tensor:
-    """Return the units of features, `[agents, features]`.
+def _eased(deviation: Tensor) -> Tensor:
+    """Return units that leave the features as they are, up to a factor, where their deviations are alike.
 
-    Those of features whose deviations are alike are the same, unless `every` feature is standardised. Constant
-    features have the unit of most, or 1 with `every`.
-
-    Parameters
-    ----------
-    deviation : Tensor
-        The standard deviations, `[agents, features]`.
-    known : Tensor
-        How well they are known, from 0 to 1, `[agents, 1]`: where nothing is, all have the unit of most.
-    every : bool
-        Whether every feature is standardised.
+    Constant features have the unit of most. `deviation` is `[agents, features]`.
     """
     varies = deviation > 0
-    if every:
-        return torch.where(varies, deviation, 1.0)
     logs = torch.where(varies, deviation, 1.0).log()
     ordered = torch.where(varies, logs, math.inf).sort(1).values
     last = (varies.sum(1, keepdim=True) - 1).clamp(min=0).double()
@@ -157,13 +136,7 @@ def _units(deviation: Tensor, known: Tensor, *, every: bool) -> Tensor:
     middle = at(0.5)
     own = torch.where(varies, logs - middle, 0.0)
     power = torch.maximum(_unlike(at(MOST[1]) - at(MOST[0])), _unlike(own.abs()))
-    return (middle + known * power * own).exp()
-
-
-def _known(examples: Tensor) -> Tensor:
-    """Say from 0 to 1 how well deviations are known that are of so many examples."""
-    share = (examples / FEW).clamp(min=1).log() / math.log(ENOUGH / FEW)
-    return share.clamp(max=1)
+    return (middle + power * own).exp()
 
 
 def _unlike(apart: Tensor) -> Tensor:

@@ -212,7 +212,7 @@ class TransferableAlgorithm:
         spreads = task.train.x.new_empty(len(task.train.x), 0)
         if self.standardising:
             spreads = own_spreads(task.train)
-        view = self._view(task, spreads, None if network.server else spreads[:, :1])
+        view = self._view(task, spreads)
         known = self._directions(network, view.x.dtype)
         sketch = view.sketch(known)
         own, own_moments = contribution(view, known, sketch, centred=True)
@@ -350,8 +350,7 @@ class TransferableAlgorithm:
         """
         known, sketch = self._directions(network, state.head.dtype), state.sketch
         if self.standardising:
-            heard_of = self._heard_share(network).to(spreads) * network.agents
-            view = self._view(task, spreads, state.rounds * heard_of * spreads[:, :1])
+            view = self._view(task, spreads)
             sketch = view.sketch(known)
         else:
             view = state.view.about(centre(moments, state.sums, self.model.features))
@@ -452,15 +451,14 @@ class TransferableAlgorithm:
             outlook=replace(state.outlook, view=view),
         )
 
-    def _view(self, task: Task, spreads: Tensor, examples: Tensor | None = None) -> LocalView:
-        """Look at the agents' examples, in units that spreads of about so many examples say, if any."""
+    def _view(self, task: Task, spreads: Tensor) -> LocalView:
+        """Look at the agents' examples, in the units that spreads say, if any."""
         if not self.standardising:
             return LocalView.of(task.train, task.classes)
-        return self._standards(task, spreads, examples).view(task.train, task.classes)
+        return self._standards(task, spreads).view(task.train, task.classes)
 
-    def _standards(self, task: Task, spreads: Tensor, examples: Tensor | None = None) -> Standards:
-        every = self.scaling == "features"
-        return Standards.of(spreads, examples, task.train.x.dtype, every=every)
+    def _standards(self, task: Task, spreads: Tensor) -> Standards:
+        return Standards.of(spreads, task.train.x.dtype, every=self.scaling == "features")
 
     def _hear(self, sums: Tensor, progress: Tensor, network: Network) -> Heard:
         return hear(sums, progress, features=self.model.features, agents=network.agents)
