@@ -10,7 +10,7 @@ difference to DFedAvgM in ten times the rounds, which is no worse if it is not b
 standard errors.
 
 With `--scaling whole`, all methods see the features as they are. With `--scaling features`, SURF-T
-spends two of its rounds on standardising them, and DFedAvgM gets them standardised by all training
+standardises them by what its agents tell each other, and DFedAvgM gets them standardised by all training
 examples for nothing; so too with `--scaling auto`, where SURF-T's agents find out whether to
 standardise. Centralised training, the ceiling, always gets them so.
 

@@ -115,7 +115,9 @@ def test_it_does_what_the_optimizer_does_on_the_same_task(iris, kind):
 def test_agents_with_a_single_row_do_not_ruin_what_a_large_one_knows(graph):
     x, y = make_classification(4000, 20, n_informative=8, n_classes=3, random_state=1)
     alone = FederatedClassifier(n_agents=1).fit(x[:2000], y[:2000]).score(x[2000:], y[2000:])
-    ids = np.maximum(0, np.arange(2000) - 1994)  # one agent with all rows but five, and five with one
+    ids = np.maximum(
+        0, np.arange(2000) - 1994
+    )  # one agent with all rows but five, and five with one
     model = FederatedClassifier(graph=graph).fit(x[:2000], y[:2000], agents=ids)
     assert model.score(x[2000:], y[2000:]) > alone - 0.02 > 0.7
 

@@ -5,6 +5,7 @@ from fedsurf.surf.descent import DescentConfig, gradient_norm, slack
 from fedsurf.surf.meta_training import DivergedError, MetaTraining
 from fedsurf.surf.problems import FixedProblems, Problem, Problems
 from fedsurf.surf.records import StepRecord, ValidationRecord
+from fedsurf.surf.running import Observer
 from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "DivergedError",
     "FixedProblems",
     "MetaTraining",
+    "Observer",
     "Problem",
     "Problems",
     "StepRecord",
