@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import NamedTuple
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -21,6 +22,8 @@ from torch import nn
 from fedsurf.algorithms import DGD
 from fedsurf.identity import digest
 from fedsurf.models import SoftmaxHead
+from fedsurf.network import TimeVaryingNetwork
+from fedsurf.network.parts import parts
 
 
 def made(code, name="thing", **names):
@@ -190,6 +193,7 @@ def test_things_that_hold_each_other_come_to_an_end():
     "thing",
     [
         threading.Lock(),
+        torch.empty(2, device="meta"),
         (number for number in ()),
         made("def thing(): return eval('1')"),
         made("def thing(): return open('file')"),
@@ -201,6 +205,7 @@ def test_things_that_hold_each_other_come_to_an_end():
     ],
     ids=[
         "lock",
+        "meta tensor",
         "generator",
         "eval",
         "file",
@@ -242,3 +247,21 @@ def test_a_digest_is_the_same_in_every_process():
     }
     assert len(found) == 1
     assert found != {"None\n"}
+
+
+def test_dates_and_conjugates_are_told():
+    day = np.array(["2020-01-01"], dtype="M8[D]")
+    assert digest(day) == digest(day.copy()) != digest(day + 1)
+    number = torch.tensor([1 + 1j])
+    assert digest(number.conj()) == digest(torch.tensor([1 - 1j])) != digest(number)
+    assert digest(number.conj().imag) == digest(torch.tensor([-1.0]))
+
+
+def test_a_network_is_what_it_was_after_it_was_used():
+    graphs = [nx.path_graph(4), nx.cycle_graph(4)]
+    network = TimeVaryingNetwork(graphs, "metropolis")
+    before = digest(parts(network))
+    for _ in range(3):
+        network.mix(torch.ones(4, 2))
+    assert digest(parts(network)) == before
+    assert digest(parts(TimeVaryingNetwork(graphs[::-1], "metropolis"))) != before

@@ -103,7 +103,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_rounds_, floats_ : int
         The rounds that training took, and the floats that crossed any link in them.
     units_ : ndarray
-        The unit in which agents saw each feature, averaged over the agents, `[features]`: where it is the
+        The unit that agents found for each feature, averaged over the agents, `[features]`: where it is the
         same for all features they were left as they are.
     trajectory_ : dict of str to ndarray
         What was seen at the start and after every layer (of two rounds): rounds, floats; loss and

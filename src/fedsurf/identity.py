@@ -181,11 +181,14 @@ class _Walk:
 
     def _tensor(self, tensor: Tensor) -> None:
         self._all("tensor", (type(tensor), vars(tensor), str(tensor.layout), tensor.requires_grad))
+        if tensor.is_meta:
+            raise _UntoldError
         if tensor.layout is torch.sparse_coo:
             whole = tensor.detach().coalesce()
             self._all("sparse", (tuple(whole.shape), whole.indices(), whole.values()))
         elif tensor.layout is torch.strided:
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            plain = tensor.detach().resolve_conj().resolve_neg()
+            flat = plain.cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
             about = f"{tensor.dtype}{tuple(tensor.shape)}"
             self._bytes("values", about, flat.view(torch.uint8).numpy())
         else:
@@ -217,7 +220,7 @@ class _Walk:
 
     def _bytes(self, kind: str, about: str, values: Any) -> None:
         self._say(kind, about, str(values.nbytes))
-        self._hash.update(values.data)
+        self._hash.update(values.tobytes())
 
     def _say(self, *words: str) -> None:
         for word in (str(len(words)), *words):  # with its length, so that none runs into the next

@@ -22,6 +22,7 @@ from fedsurf.unrolled.calibration import (
     pooled_spreads,
     without_squared_means,
 )
+from fedsurf.unrolled.signals import hear
 
 AGENTS, FEATURES, CLASSES = 4, 3, 3
 HEAD = SoftmaxHead(FEATURES, CLASSES)
@@ -124,12 +125,9 @@ def alike(task):
 
 
 @pytest.mark.parametrize("scaling", ["features", "auto"])
-@pytest.mark.parametrize("server", [False, True])
 @pytest.mark.parametrize("agents", [1, 4])
-def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, agents, server, scaling):
+def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, agents, scaling):
     network = Network(nx.path_graph(agents), shift="metropolis")
-    if server:
-        network = StarNetwork(agents, None, drawn.seeded(0))
     by_hand = alike(drawn.task(7, agents, train=20))
     unit = torch.tensor([1e-3, 5.0, 40.0], dtype=torch.float64)
     wild = moved(by_hand, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
@@ -285,3 +283,21 @@ def test_units_of_what_is_alike_are_those_of_plain_loops(deviations):
 def test_features_of_one_unit_keep_it_and_others_are_standardised(deviations, expected):
     found = units(deviations)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).expand_as(found))
+
+
+@pytest.mark.parametrize("scaling", ["features", "auto"])
+def test_a_server_forgets_what_was_told_in_units_that_are_no_longer(optimizer, scaling):
+    """Of agents with a single row, who know nothing of units, it would never hear the end."""
+    part = drawn.examples(3, 6, 60, FEATURES, masked=False)
+    wild = part.x * torch.tensor([1e6, 1.0, 1e-3], dtype=torch.float64)
+    mask = torch.arange(60) < torch.tensor([1, 1, 1, 1, 1, 60])[:, None]
+    train = Examples(wild * mask[:, :, None], part.y * mask, mask)
+    task = Task(train, Examples(wild, part.y), CLASSES)
+    for seed in range(5):
+        network = StarNetwork(6, 1, drawn.seeded(seed))
+        algorithm = optimizer.on(HEAD, rounds=20, scaling=scaling)
+        state = algorithm.init(task, network, drawn.seeded(0))
+        for _ in range(algorithm.steps):
+            state = algorithm.step(state, task, network, drawn.seeded(1))
+        heard = hear(state.sums[:1], state.progress[:1], features=FEATURES, agents=6)
+        assert 0.1 < float(heard.scale) < 10

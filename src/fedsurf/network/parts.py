@@ -15,9 +15,16 @@ _REMADE = {"graph", "inner", "_generator", "_operators", "_weights", "_rounds", 
 def parts(network: Network) -> list[Any]:
     """Return a network's kind and attributes, its nodes and links, and its S; its run begins anew."""
     network.reset(seeded(0, "parts"))
-    own = {name: value for name, value in vars(network).items() if name not in _REMADE}
+    own = {name: _said(value) for name, value in vars(network).items() if name not in _REMADE}
     if isinstance(network, FaultyNetwork):
         return [type(network), own, *parts(network.inner)]
     operator = network.operator(torch.float64).to_sparse().coalesce()
     graph = [list(network.graph.nodes(data=True)), list(network.graph.edges(data=True))]
     return [type(network), own, graph, operator.indices(), operator.values()]
+
+
+def _said(value: Any) -> Any:
+    """Say networks that are part of one, as those of a network whose links change, in the same way."""
+    if isinstance(value, Network):
+        return parts(value)
+    return [_said(one) for one in value] if isinstance(value, list) else value

@@ -35,6 +35,18 @@ def contribution(
     return data_sums(view, centred=centred), moments
 
 
+def in_new_units(
+    sums: Tensor, moments: Tensor, averages: tuple[Tensor, Tensor], features: int
+) -> tuple[Tensor, Tensor]:
+    """Return a server's averages after a round, before which the agents' units changed.
+
+    What depends on units is what was told in this round, `sums` and `moments`; the rest is of all rounds.
+    """
+    counts, raw = averages[0][: 1 - SUMS], averages[1][:features]
+    for_each = averages[0][-SUMS] / sums[-SUMS].clamp(min=1e-6)
+    return torch.cat([counts, sums[1 - SUMS :]]), torch.cat([raw, for_each * moments[features:]])
+
+
 def centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
     """Return the mean of the examples that were heard of, raw, `[agents, features]`."""
     return moments[:, :features] / _examples(sums)[:, None]

@@ -50,7 +50,7 @@ from fedsurf.unrolled.feature_range import check_range
 from fedsurf.unrolled.local_fit import Outlook, by_feature
 from fedsurf.unrolled.local_view import LocalView
 from fedsurf.unrolled.local_work import LocalWork
-from fedsurf.unrolled.moments import centre, contribution, curvature
+from fedsurf.unrolled.moments import centre, contribution, curvature, in_new_units
 from fedsurf.unrolled.signals import FORGETTING, SUMS, Heard, hear, no_progress
 from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.weighted_sum import weighted_sum
@@ -416,18 +416,24 @@ class TransferableAlgorithm:
         reports = state.reports + len(called)
         share = len(called) / reports
         forgetting = FORGETTING if state.reports else 0.0
+        averages = (
+            torch.lerp(state.sums[0], sums, share),
+            torch.lerp(state.moments[0], moments, share),
+        )
+        if self.standardising and state.rounds <= SHARED_ROUNDS:
+            averages = in_new_units(sums, moments, averages, self.model.features)
         state = replace(
             state,
             told=state.told.index_fill(0, called, bool(state.reports)),
             head=average.expand(network.nodes, -1),
             previous=state.fitted,
             fitted=head.expand(network.nodes, -1),
-            sums=_with_server(state.sums, torch.lerp(state.sums[0], sums, share)),
+            sums=_with_server(state.sums, averages[0]),
             progress=_with_server(
                 state.progress, torch.lerp(progress, state.progress[0], forgetting)
             ),
             sureness=_with_server(state.sureness, torch.lerp(sure, state.sureness[0], forgetting)),
-            moments=_with_server(state.moments, torch.lerp(state.moments[0], moments, share)),
+            moments=_with_server(state.moments, averages[1]),
             reports=reports,
             rounds=state.rounds + 1,
         )
