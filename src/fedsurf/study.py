@@ -24,11 +24,9 @@ from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_config
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
-from fedsurf.identity import digest
 from fedsurf.methods import METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network, shift_of
-from fedsurf.network.parts import parts as network_parts
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import check_trained_with
@@ -229,7 +227,7 @@ class Study:
     def run(self, entrant: Entrant, on_task: Callable[[], None] = lambda: None) -> Trajectories:
         """Run an entrant on all tasks of all seeds, or read its results from the cache."""
         total = len(self.config.seeds) * self.config.tasks
-        key = self._key(self._identity(entrant), entrant)
+        key = self._key(self._identity(entrant))
         cached = self._read(entrant.label, key)
         # Before a loss that is no number ended a run, its accuracy went on.
         if cached is not None and cached["loss"].isnan().equal(cached["accuracy"].isnan()):
@@ -296,7 +294,8 @@ class Study:
                 ) from error
             self._check_run(entrant.run, experiment.config)
             experiment.check_data(RunFolder(Path(entrant.run)))
-            network = self._network_for(entrant, seed)
+            shift = experiment.config.network.shift
+            network = self.network(seed, replace(self.config.network, shift=shift))
             return experiment.optimizer, network, experiment.optimizer.steps
         if entrant.pretrained is not None:
             optimizer = pretrained.load(entrant.pretrained, argument="pretrained")
@@ -311,12 +310,6 @@ class Study:
         settings = self.settled(entrant).settings
         algorithm = method.make(self.model, self.start, settings)
         return algorithm, self.network(seed), self.config.rounds
-
-    def _network_for(self, entrant: Entrant | None, seed: int) -> Network:
-        if entrant is None or entrant.run is None:
-            return self.network(seed)
-        shift = read_experiment_config(RunFolder(Path(entrant.run))).network.shift
-        return self.network(seed, replace(self.config.network, shift=shift))
 
     def _check_run(self, run: str | Path, config: ExperimentConfig) -> None:
         """Raise unless a trained optimizer can be compared fairly: same data, start, kind of network."""
@@ -339,18 +332,12 @@ class Study:
                 f"{', '.join(found)}"
             )
 
-    def _key(self, identity: Any, entrant: Entrant | None = None) -> dict[str, Any] | None:
-        """Return what results depend on; None where something of the user's own cannot be told."""
-        if self.cache is None:
+    def _key(self, identity: Any) -> dict[str, Any] | None:
+        """Return what results depend on; None where that is code of the user's own, which changes."""
+        if self.cache is None or identity is None or not self._is_as_configured():
             return None
         study = {**to_dict(self.config), "data": self.digest}
-        key = {"study": study, "version": VERSION, "entrant": identity}
-        if not self._is_as_configured():
-            seeds = self.config.seeds
-            tasks = [*map(self.test_tasks, seeds), self.tuning_tasks(TuneConfig.tasks)]
-            networks = [network_parts(self._network_for(entrant, seed)) for seed in seeds]
-            key["own"] = digest(type(self), self.start, self.model, tasks, networks)
-        return None if None in key.values() else key
+        return {"study": study, "version": VERSION, "entrant": identity}
 
     def _is_as_configured(self) -> bool:
         """Whether networks, tasks and starts are those that the configuration says."""
@@ -358,7 +345,7 @@ class Study:
         return type(self) is Study and not changed and self.start == self.config.start
 
     def _identity(self, entrant: Entrant) -> Any:
-        """Return what tells an entrant from others, None where nothing does."""
+        """Return what tells an entrant from others; None for a method of the user's own."""
         if entrant.method is not None:
             return self._method_identity(entrant)
         if entrant.pretrained is not None:
@@ -374,11 +361,9 @@ class Study:
         name = str(entrant.method)
         method, settings = method_named(name), dict(self.settled(entrant).settings)
         own = _CATALOGUE.get(name)
-        if own is not None and type(method) is Method and method.build is own.build:
-            return {"method": name, "settings": settings}
-        made = method.make(self.model, self.start, settings)
-        code = digest(type(method), method.build, settings, made)
-        return None if code is None else {"method": name, "code": code}
+        if own is None or type(method) is not Method or method.build is not own.build:
+            return None
+        return {"method": name, "settings": settings}
 
     def _file(self, label: str, key: Any) -> Path | None:
         if self.cache is None or key is None:
