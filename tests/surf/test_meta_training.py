@@ -1,5 +1,6 @@
 """Meta-training against a primal-dual step written by hand, and its behaviour at the edges."""
 
+import gc
 import math
 from dataclasses import replace
 
@@ -335,6 +336,35 @@ def test_with_a_single_class_nothing_is_learned_and_nothing_is_no_number(constra
     validation = setup.training.validate()
     assert validation.accuracy == 1
     assert validation.feasible
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_garbage_is_collected_as_before_after_a_step_and_after_an_error(collecting):
+    seen = []
+
+    class Watching:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def training(self, number):
+            seen.append(gc.isenabled())
+            if number:
+                raise RuntimeError("no second problem")
+            return self.inner.training(number)
+
+    training = Setup().training
+    training.problems = Watching(training.problems)
+    before = gc.isenabled()
+    try:
+        (gc.enable if collecting else gc.disable)()
+        training.step()
+        assert gc.isenabled() == collecting
+        with pytest.raises(RuntimeError, match="no second problem"):
+            training.step()
+        assert gc.isenabled() == collecting
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert seen == [False, False]
 
 
 def test_divergence_is_an_error_that_names_the_learning_rate():

@@ -6,6 +6,7 @@ Each step draws one task, unrolls the optimizer on its training examples, takes 
 layer on its test examples, and updates θ by Adam and λ by projected ascent, at the same time.
 """
 
+import gc
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -93,6 +94,10 @@ class MetaTraining:
 
     def step(self) -> StepRecord:
         """Take one primal-dual step on one problem."""
+        with _without_collecting():
+            return self._step()
+
+    def _step(self) -> StepRecord:
         config, number = self.config, self.step_count
         problem = self.problems.training(number)
         algorithm, weights, slacks = self.unroll(problem, "train", number)
@@ -256,6 +261,18 @@ class MetaTraining:
         fall = float(0.5 * (1 + torch.cos(torch.pi * share)))
         span = config.learning_rate - config.final_learning_rate
         return config.final_learning_rate + span * fall
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Pause Python's search for cyclic garbage: a step makes thousands of objects, all in use until its end."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def spread_over(slacks: Tensor, constraints: int) -> Tensor:
