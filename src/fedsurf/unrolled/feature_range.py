@@ -37,7 +37,8 @@ def check_range(x: Tensor, moments: Tensor, lengths: Tensor) -> None:
         The squared lengths of each agent's examples, `[agents]`.
     """
     kind = str(x.dtype).removeprefix("torch.")
-    if not moments.isfinite().all():
+    # A finite sum has finite terms only, and is found in a fraction of the time.
+    if not moments.sum().isfinite() and not moments.isfinite().all():
         raise FeatureRangeError(
             f"got features as large as {float(x.abs().max()):.2g}, whose squares are no numbers in "
             f"{kind}: give them in another unit"

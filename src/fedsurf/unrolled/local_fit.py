@@ -88,9 +88,10 @@ class Outlook:
     def of(view: LocalView, curvature: Curvature) -> "Outlook":
         """Look at a view's examples along the curvature's axes."""
         axes, centre = curvature.axes, view.from_raw(view.centre)[:, None]
-        moved = [view.moved[:, None]] if view.wide else []
-        nothing = torch.zeros_like(centre)
-        rows = with_column(torch.cat([centre, axes, *moved, nothing], 1), 0.0)
+        parts = [centre, axes, *([view.moved[:, None]] if view.wide else [])]
+        agents, features = view.base.shape
+        rows = axes.new_zeros(agents, 1 + sum(part.shape[1] for part in parts), features + 1)
+        torch.cat(parts, 1, out=rows[:, :-1, :-1])
         rows[:, 0, -1] = rows[:, -1, -1] = 1
         along = rows[:, : 1 + axes.shape[1], :-1] @ view.x.mT
         seen = along[:, 1:]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedsurf.unrolled.curvature import Curvature, pack, unpack
 from fedsurf.unrolled.local_view import LocalView
-from fedsurf.unrolled.signals import SUMS, data_sums
+from fedsurf.unrolled.signals import SUMS, data_sums, heard_scale
 
 
 @torch.no_grad()
@@ -53,10 +53,10 @@ def centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
 
 
 @torch.no_grad()
-def curvature(moments: Tensor, sums: Tensor, known: Tensor, scale: Tensor) -> Curvature:
-    """Return the second moment that was heard of; `scale` is the mean square of a feature, `[agents]`."""
+def curvature(moments: Tensor, sums: Tensor, known: Tensor) -> Curvature:
+    """Return the second moment that was heard of."""
     sketch = unpack(moments[:, len(known) :], *known.shape)
-    return Curvature.of(sketch / _examples(sums)[:, None, None], known, scale)
+    return Curvature.of(sketch / _examples(sums)[:, None, None], known, heard_scale(sums))
 
 
 def _examples(sums: Tensor) -> Tensor:

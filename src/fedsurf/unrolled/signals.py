@@ -86,6 +86,13 @@ class Heard:
     signals: Tensor
 
 
+def heard_scale(sums: Tensor) -> Tensor:
+    """Return the mean square of a centred feature, `[agents]`, from the averages of `data_sums`."""
+    _, own, freedom, *_ = sums[:, -SUMS:].unbind(1)
+    known = torch.where(freedom > 0, own / freedom.clamp(min=1e-6), 0.0)
+    return torch.where(known > 0, known, 1.0)
+
+
 def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard:
     """Interpret the averages of `data_sums` and of progress.
 
@@ -100,9 +107,8 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     """
     per_class, scalars = sums[:, :-SUMS], sums[:, -SUMS:]
     classes = per_class.shape[1]
-    mean, own, freedom, same, same_pairs, squares, pairs = scalars.unbind(1)
-    known = torch.where(freedom > 0, own / freedom.clamp(min=1e-6), 0.0)
-    scale = torch.where(known > 0, known, 1.0)
+    mean, _, _, same, same_pairs, squares, pairs = scalars.unbind(1)
+    scale = heard_scale(sums)
     energy = features * scale
     signal = torch.where(same_pairs > 0, same / same_pairs.clamp(min=1e-6), 0.0) / energy
     concentration = squares / pairs.clamp(min=1e-6) / energy.square()
@@ -123,7 +129,8 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
         (math.log(features) - dimension) / 2,
     ]
     learned = torch.stack(signals, 1).clamp(-4, 4)
-    share = (per_class.clamp(min=0) + 0.1) / (per_class.clamp(min=0) + 0.1).sum(1, keepdim=True)
+    share = per_class.clamp(min=0) + 0.1
+    share = share / share.sum(1, keepdim=True)
     bends, fit = progress[:, :classes], progress[:, classes:]
     return Heard(share, bends, scale, mean, examples, torch.cat([learned, fit], 1))
 

@@ -223,11 +223,9 @@ class TransferableAlgorithm:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
             spreads = spreads.new_zeros(1, spreads.shape[1], dtype=torch.float64)
         progress = no_progress(network.nodes, task.classes, own)
-        if network.server:  # when it calls agents, they will know more
-            axes = Curvature.unknown(view.base)
-        else:
-            heard = self._hear(own, progress, network)
-            axes = curvature(own_moments, own, known, heard.scale)
+        # When a server calls agents, they will know more.
+        server = network.server
+        axes = Curvature.unknown(view.base) if server else curvature(own_moments, own, known)
         return TransferState(
             zero,
             head=zero,
@@ -356,9 +354,8 @@ class TransferableAlgorithm:
             view = state.view.about(centre(moments, state.sums, self.model.features))
         own, own_moments = contribution(view, known, sketch, centred=False)
         sums = state.sums + own - state.own
-        moments = moments + own_moments - state.own_moments
-        heard = self._hear(sums, state.progress, network)
-        axes = curvature(moments, sums, known, heard.scale)
+        moments = (moments + own_moments).sub_(state.own_moments)
+        axes = curvature(moments, sums, known)
         return replace(
             state,
             sums=sums,
@@ -393,7 +390,7 @@ class TransferableAlgorithm:
         else:
             sums, moments = own, own_moments
         heard = self._hear(sums, progress, network)
-        axes = curvature(moments, sums, known, heard.scale)
+        axes = curvature(moments, sums, known)
         worked = self._work(network)(
             schedule(state.rounds, self.rounds, len(called), head),
             Outlook.of(view, axes),
