@@ -58,7 +58,7 @@ def test_the_norms_of_several_layers_are_those_of_each():
     share = Task(data, data, 3).agent_weights("examples")
     assert taken_at_once(head, data, share, "average")
     layers = [weights(9 + layer, 4, 12) for layer in range(3)]
-    found = gradient_norms(head, layers, data, share)
+    found = gradient_norms(head, [share @ layer for layer in layers], data)
     expected = [gradient_norm(head, one, data, share, "average") for one in layers]
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-12, atol=0)
 
@@ -77,7 +77,7 @@ def test_the_norms_of_several_layers_are_differentiable():
     share = Task(data, data, 3).agent_weights("examples")
     layers = [weights(2 + layer, 3, 9).requires_grad_() for layer in range(2)]
     assert torch.autograd.gradcheck(
-        lambda *values: gradient_norms(head, values, data, share), layers
+        lambda *values: gradient_norms(head, [share @ value for value in values], data), layers
     )
 
 

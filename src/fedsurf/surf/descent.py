@@ -92,15 +92,14 @@ def taken_at_once(model: Model, examples: Examples, share: Tensor, gradient_of: 
     )
 
 
-def gradient_norms(
-    model: Model, weights: Sequence[Tensor], examples: Examples, share: Tensor
-) -> Tensor:
+def gradient_norms(model: Model, averages: Sequence[Tensor], examples: Examples) -> Tensor:
     """Return ‖∇f(W_0)‖ … ‖∇f(W_L)‖ at the average weights, all on the same examples, `[L + 1]`.
 
-    These are what `gradient_norm` returns of each, where they can be `taken_at_once`.
+    These are what `gradient_norm` returns of each, where they can be `taken_at_once`. `averages` are those of
+    the agents' weights by their shares, each `[parameters]`.
     """
-    averages = torch.stack([share @ each for each in weights])
-    lengths: Tensor = torch.linalg.vector_norm(model.gradient(averages, examples.pooled()), dim=1)
+    gradients = model.gradient(torch.stack(list(averages)), examples.pooled())
+    lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     return lengths
 
 

@@ -35,12 +35,13 @@ def unroll(
     together = descent.gradient_examples == "all" and taken_at_once(
         model, task.train, share, descent.gradient_of
     )
-    found: list[Tensor] = []  # the norms, or the weights where they are taken
+    found: list[Tensor] = []  # the norms, or the average weights where they are taken
 
     def look(state: State) -> None:
         rows, examples = network.agent_rows(state.weights), task.train
         if together:
-            found.append(rows)
+            # At once: backward then comes to them while what they are averages of is in the cache.
+            found.append(share @ rows)
             return
         if descent.gradient_examples == "mini-batch":
             examples = examples.draw(gradient_batch_size, gradients, "gradient_batch_size")
@@ -52,5 +53,5 @@ def unroll(
     for _ in range(layers):
         state = optimizer.step(state, task, network, run)
         look(state)
-    norms = gradient_norms(model, found, task.train, share) if together else torch.stack(found)
+    norms = gradient_norms(model, found, task.train) if together else torch.stack(found)
     return network.agent_rows(state.weights), norms
