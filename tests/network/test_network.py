@@ -58,6 +58,24 @@ def test_sparse_networks_mix_and_differentiate_like_dense_ones(shift, dtype):
     assert results[0].dtype == dtype
 
 
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_derivatives_through_sparse_networks_are_those_of_autograd_to_the_bit(shift):
+    network = Network(make_graph(GraphConfig(), 100, seeded(3)), shift)
+    operator = network.operator(torch.float32)
+    assert operator.is_sparse
+    values = weights(4, 100, 33, torch.float32).requires_grad_()
+    slope = weights(5, 100, 33, torch.float32)
+    plain = torch.sparse.mm(operator, values)
+    mixed = network.mix(values)
+    assert torch.equal(mixed, plain)
+    (expected,) = torch.autograd.grad(plain, values, slope)
+    (found,) = torch.autograd.grad(mixed, values, slope)
+    assert torch.equal(found, expected)
+    few = weights(6, 100, 1).requires_grad_()
+    assert torch.autograd.gradcheck(network.mix, few)
+    assert torch.autograd.gradgradcheck(network.mix, few)
+
+
 def test_mixing_is_differentiable():
     network = Network(nx.path_graph(4), "metropolis")
     values = weights(4, 4, 2).requires_grad_()

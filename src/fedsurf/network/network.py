@@ -1,6 +1,7 @@
 """A network: a graph in action. `mix` is one communication round; it is counted, link by link."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import networkx as nx
 import torch
@@ -204,8 +205,10 @@ class Network:
 
     def _product(self, operator: Tensor, values: Tensor) -> Tensor:
         flat = values.flatten(1)
-        # Adding nothing, instead of a plain product: that would make a matrix of zeros to begin with.
-        return torch.addmm(flat.detach(), operator, flat, beta=0).reshape(values.shape)
+        if not operator.is_sparse:
+            return _product(operator, flat).reshape(values.shape)
+        mixed: Tensor = _SparseProduct.apply(operator, flat)  # type: ignore[no-untyped-call]
+        return mixed.reshape(values.shape)
 
     def _own_and_links(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return S by its diagonal `[nodes]` and its entries link by link, `[links]`."""
@@ -375,6 +378,24 @@ class StarNetwork(Network):
 
     def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
         self._link_floats += size * (direction & torch.isin(ends, 1 + agents))
+
+
+class _SparseProduct(torch.autograd.Function):
+    """The product of a sparse matrix and a dense one; its derivative, too, does without a matrix of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Tensor, values: Tensor) -> Tensor:
+        ctx.operator = operator
+        return _product(operator, values)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:
+        return None, _SparseProduct.apply(ctx.operator.t(), slope)  # type: ignore[no-untyped-call]
+
+
+def _product(operator: Tensor, values: Tensor) -> Tensor:
+    # Adding nothing, instead of a plain product: that would make a matrix of zeros to begin with.
+    return torch.addmm(values.detach(), operator, values, beta=0)
 
 
 def _some(agents: Tensor, among: Tensor | None) -> Tensor:
