@@ -384,9 +384,12 @@ class _SparseProduct(torch.autograd.Function):
     """The product of a sparse matrix and a dense one; its derivative, too, does without a matrix of zeros."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Tensor, values: Tensor) -> Tensor:
-        ctx.operator = operator
+    def forward(operator: Tensor, values: Tensor) -> Tensor:
         return _product(operator, values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.operator = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:
