@@ -5,7 +5,7 @@ graph. Its products and decompositions are written down while it runs, and done 
 numbers with nothing in between, into tensors that are there already. Everything else (softmax, the
 perceptrons, sums, memory) is what the ratio shows above 1.
 
-With --steps, also one meta-training step of it at that size, as `fedsurf pretrain` takes it, against
+With --steps, also one meta-training step of it at that size, as `fedsurf pretrain` takes it, in turn with
 two of the paper's layer by the same trainer: as the paper takes it, with the loss on an agent's own
 test examples and gradients on mini-batches; and with the settings of `fedsurf pretrain`, with the loss
 and the gradients on all agents' examples and the gradient clipped, for which it must be whole. U-DGD has
@@ -48,6 +48,8 @@ from fedsurf.pretraining.recipe import PretrainConfig
 
 ALGEBRA = {"mm", "bmm", "addmm", "baddbmm", "baddbmm_", "_linalg_eigh", "mv", "dot", "_sparse_mm"}
 """What counts as linear algebra, as torch calls it."""
+OURS = 3
+"""How many of the short steps are timed before each of the long ones."""
 
 
 class Writing(TorchDispatchMode):
@@ -136,16 +138,17 @@ def one_step(tasks: TaskDistribution, network: Network, model: SoftmaxHead, step
 
     transferable = Transferable(TransferableConfig(), generator(0, "parameters"))
     recipe = PretrainConfig().surf
-    (ours,) = seconds(training(transferable, recipe).step, repeats=max(5, steps))
-    print(_said("transferable", transferable, ours))
+    own = training(transferable, recipe).step
     # A layer that starts at random has losses that pretraining would skip.
     same = replace(recipe, skip_above=None)
     for settings, surf in (("the paper's settings", SurfConfig()), ("the same settings", same)):
         gc.collect()
         paper = UDGD(model, UDGDConfig(), generator(0, "parameters"))
-        (theirs,) = seconds(training(paper, surf).step, repeats=steps)
+        *ours, theirs = seconds(*[own] * OURS, training(paper, surf).step, repeats=steps)
+        taken = statistics.median(ours)
+        print(_said("transferable", transferable, taken))
         print(_said(f"the paper's layer with {settings}", paper, theirs))
-        print(f"ratio {theirs / ours:.1f}")
+        print(f"ratio {theirs / taken:.1f}")
 
 
 def _said(name: str, optimizer: UDGD | Transferable, taken: float) -> str:
