@@ -11,8 +11,9 @@ from fedsurf.network.faults import (
 from fedsurf.network.graphs import GraphConfig, GraphKind, check_graph, check_graphs, make_graph
 from fedsurf.network.losses import Losses, LostWeights
 from fedsurf.network.making import NetworkConfig, make_network, shift_of
-from fedsurf.network.network import Network, StarNetwork
+from fedsurf.network.network import Network
 from fedsurf.network.shift import Shift, shift_operator
+from fedsurf.network.star import StarNetwork
 from fedsurf.network.time_varying import TimeVaryingNetwork
 
 __all__ = [

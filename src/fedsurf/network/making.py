@@ -7,8 +7,9 @@ import torch
 from fedsurf.checks import check_kind
 from fedsurf.network.faults import FaultConfig, with_faults
 from fedsurf.network.graphs import GraphConfig, make_graph
-from fedsurf.network.network import Network, StarNetwork
+from fedsurf.network.network import Network
 from fedsurf.network.shift import Shift
+from fedsurf.network.star import StarNetwork
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,14 @@
 """A network: a graph in action. `mix` is one communication round; it is counted, link by link."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_whole
 from fedsurf.network.graphs import check_graph
 from fedsurf.network.losses import NO_LOSSES, Losses
+from fedsurf.network.product import product
 from fedsurf.network.shift import Shift, shift_operator
 
 
@@ -204,11 +203,7 @@ class Network:
         return check_graph(graph)
 
     def _product(self, operator: Tensor, values: Tensor) -> Tensor:
-        flat = values.flatten(1)
-        if not operator.is_sparse:
-            return _product(operator, flat).reshape(values.shape)
-        mixed: Tensor = _SparseProduct.apply(operator, flat)  # type: ignore[no-untyped-call]
-        return mixed.reshape(values.shape)
+        return product(operator, values.flatten(1)).reshape(values.shape)
 
     def _own_and_links(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return S by its diagonal `[nodes]` and its entries link by link, `[links]`."""
@@ -250,156 +245,3 @@ class Network:
                 f"values: got {values.dtype}, which cannot hold averages, but it must be a "
                 "floating type"
             )
-
-
-class StarNetwork(Network):
-    """A server (node 0, without data) and agents, of whom a few report in each round.
-
-    In a round the server receives the rows of `reporting` agents drawn at random, and every agent
-    receives the server's. The server's row of S keeps its sum: the weights of the agents who do
-    not report go, in equal parts, to those who do. The links are those from the server to agent
-    1, 2, …, then those from agent 1, 2, … to the server.
-
-    Parameters
-    ----------
-    agents : int
-        The number of agents, without the server.
-    reporting : int or None
-        How many of them report in a round (the paper: 10 of 100); all where None.
-    generator : torch.Generator
-        Draws who reports.
-    shift : {"adjacency", "metropolis", "laplacian"}
-        The shift operator S.
-    """
-
-    server = True
-
-    def __init__(
-        self,
-        agents: int,
-        reporting: int | None,
-        generator: torch.Generator,
-        shift: Shift = "adjacency",
-    ) -> None:
-        check_whole(agents, "agents")
-        if reporting is not None:
-            check_whole(reporting, "reporting", " or None for all agents")
-        if agents < 1:
-            raise ValueError(f"agents: got {agents}, but a network has at least one agent")
-        if reporting is not None and not 1 <= reporting <= agents:
-            raise ValueError(
-                f"reporting: got {reporting}, but it must be between 1 and {agents}, the agents"
-            )
-        self._reporting = agents if reporting is None else reporting
-        super().__init__(nx.star_graph(agents), shift, generator)
-
-    @property
-    def reporting(self) -> int:
-        """How many agents are heard in a round."""
-        return self._reporting
-
-    def reset(self, generator: torch.Generator | None = None) -> None:
-        """Begin a new run: nothing was sent yet, and who reports is drawn from `generator`."""
-        super().reset(generator)
-        nobody = torch.empty(0, dtype=torch.int64)
-        self._unreached, self._unheard = nobody, nobody
-
-    def carry(
-        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
-    ) -> list[Tensor]:
-        """Let sampled agents send to the server, and the server to all agents."""
-        reporters = 1 + torch.randperm(self.agents, generator=self._generator)[: self.reporting]
-        self._rounds += 1
-        down = self.links[0] == 0
-        up = torch.isin(self.links[0], reporters)
-        used = down | up if losses.unsent is None else (down | up) & ~losses.unsent
-        self._link_floats += floats * used
-        return [
-            self._carry_between(*part, reporters, losses) for part in zip(values, sent, strict=True)
-        ]
-
-    def _carry_between(
-        self, values: Tensor, sent: Tensor, reporters: Tensor, losses: Losses
-    ) -> Tensor:
-        # A star's operator is one row, one column and a diagonal: no product of matrices is needed.
-        own, links = self._own_and_links(values.dtype)
-        column, row = links.reshape(2, -1)
-        heard = row[reporters - 1] * (self.agents / self.reporting)
-        if losses is not NO_LOSSES:
-            every = torch.zeros_like(row).index_copy(0, reporters - 1, heard)
-            own, links = losses.weigh(own, torch.cat([column, every]), self.links[1])
-            column, row = links.reshape(2, -1)
-            heard = row[reporters - 1]
-        flat = sent.flatten(1)
-        mixed = own[:, None] * values.flatten(1)
-        from_server = column[:, None] * flat[:1]
-        to_server = (heard @ flat[reporters])[None]
-        return (mixed + torch.cat([to_server, from_server])).reshape(values.shape)
-
-    def summon(self, losses: Losses) -> Tensor:
-        """Begin a round between the server and some agents: draw them, int64 `[reporting]`, from 0 on.
-
-        A server's method downloads to them, lets them work, and uploads from them: one round. With
-        losses, those are drawn but not returned who are away, or whose download or upload will not
-        arrive: they take no part, and are after the round what they were before it. If that leaves
-        nobody, the server waits for the first that it has drawn.
-        """
-        self._rounds += 1
-        drawn = torch.randperm(self.agents, generator=self._generator)[: self.reporting]
-        lost = torch.zeros(self.links.shape[1], dtype=torch.bool)
-        lost_down, lost_up = (lost if losses.lost is None else losses.lost).reshape(2, -1)[:, drawn]
-        away = (lost if losses.unsent is None else losses.unsent).reshape(2, -1)[:, drawn].all(0)
-        arrive = ~(lost_down | lost_up)
-        if not arrive.any():
-            arrive[0] = True
-        self._unreached = drawn[~arrive & ~away]
-        self._unheard = drawn[~arrive & ~away & ~lost_down]
-        return drawn[arrive]
-
-    def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the server's `value[…]` to the given agents: `[agents, …]`.
-
-        What it sent to those of this round's whom it did not reach counts, too: to all of them, or to
-        those `among`, bool `[agents]`, to whom it has to send this.
-        """
-        reached = torch.cat([agents, _some(self._unreached, among)])
-        self._count(self.links[0] == 0, self.links[1], reached, value.numel())
-        return value.expand(len(agents), *value.shape)
-
-    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the given agents' `values[agents, …]` to the server.
-
-        What those of this round's sent whom it did not hear counts, too: of all of them, or of those
-        `among`, bool `[agents]`, who have to send this.
-        """
-        sending = torch.cat([agents, _some(self._unheard, among)])
-        self._count(self.links[1] == 0, self.links[0], sending, values.shape[1:].numel())
-        return values
-
-    def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
-        self._link_floats += size * (direction & torch.isin(ends, 1 + agents))
-
-
-class _SparseProduct(torch.autograd.Function):
-    """The product of a sparse matrix and a dense one; its derivative, too, does without a matrix of zeros."""
-
-    @staticmethod
-    def forward(operator: Tensor, values: Tensor) -> Tensor:
-        return _product(operator, values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.operator = inputs[0]
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:
-        return None, _SparseProduct.apply(ctx.operator.t(), slope)  # type: ignore[no-untyped-call]
-
-
-def _product(operator: Tensor, values: Tensor) -> Tensor:
-    # Adding nothing, instead of a plain product: that would make a matrix of zeros to begin with.
-    return torch.addmm(values.detach(), operator, values, beta=0)
-
-
-def _some(agents: Tensor, among: Tensor | None) -> Tensor:
-    return agents if among is None else agents[among[agents]]
