@@ -43,7 +43,7 @@ from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.tuning import TuneConfig, tune, with_batches_that_fit
-from fedsurf.unrolled.transferable import Scaling
+from fedsurf.unrolled.transferable_algorithm import Scaling
 
 LONGER = 10
 """How many times the rounds of SURF-T the longer runs of DFedAvgM take."""

@@ -28,7 +28,7 @@ from fedsurf.network import Network
 from fedsurf.statistics import standard_error
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled.transferable import Scaling
+from fedsurf.unrolled.transferable_algorithm import Scaling
 
 WAYS: dict[str, Scaling] = {"False": "whole", "True": "features", '"auto"': "auto"}
 TABLES: dict[str, Callable[..., object]] = {

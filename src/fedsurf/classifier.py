@@ -40,9 +40,10 @@ from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
+from fedsurf.unrolled.depth import MOST_LEARNED
 from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.transfer_state import TransferState
-from fedsurf.unrolled.transferable import MOST_LEARNED, Scaling
+from fedsurf.unrolled.transferable_algorithm import Scaling
 from fedsurf.wording import counted
 
 

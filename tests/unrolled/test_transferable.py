@@ -21,9 +21,10 @@ from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.controller import SCHEDULE
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions, unpack
+from fedsurf.unrolled.depth import MOST_ROUNDS
 from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.local_view import LocalView
-from fedsurf.unrolled.transferable import MOST_ROUNDS, SHARED_ROUNDS
+from fedsurf.unrolled.transferable_algorithm import SHARED_ROUNDS
 
 AGENTS, CLASSES = 6, 3
 HEARING = [1 + len(lopsided_graph()[agent]) for agent in range(AGENTS)]

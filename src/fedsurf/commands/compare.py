@@ -31,7 +31,7 @@ from fedsurf.tuning import (
     shipped,
     tuned_otherwise,
 )
-from fedsurf.unrolled.transferable import FEWEST_ROUNDS, MOST_ROUNDS
+from fedsurf.unrolled.depth import FEWEST_ROUNDS, MOST_ROUNDS
 from fedsurf.wording import counted
 
 DEPTHS = (20,)

@@ -32,7 +32,7 @@ from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
-from fedsurf.unrolled.transferable import MOST_LEARNED, MOST_ROUNDS, ROUNDS_OF_A_LAYER
+from fedsurf.unrolled.depth import MOST_LEARNED, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 from fedsurf.wording import counted
 
 if TYPE_CHECKING:

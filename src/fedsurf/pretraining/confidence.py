@@ -20,7 +20,8 @@ from fedsurf.randomness import generator as seeded
 from fedsurf.unrolled.confidence import LARGEST, MEASURED, Confidence
 from fedsurf.unrolled.local_fit import by_feature
 from fedsurf.unrolled.signals import loss_of_guessing
-from fedsurf.unrolled.transferable import Transferable, TransferableAlgorithm
+from fedsurf.unrolled.transferable import Transferable
+from fedsurf.unrolled.transferable_algorithm import TransferableAlgorithm
 
 FACTORS = 41
 """At how many factors losses are written down."""

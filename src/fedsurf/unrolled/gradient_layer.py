@@ -33,8 +33,8 @@ from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.controller import NOBODY, SCHEDULE, drawn_linear, schedule, two_layers
+from fedsurf.unrolled.depth import CONSTRAINTS, FEWEST_ROUNDS, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 from fedsurf.unrolled.signals import FORGETTING, loss_of_guessing
-from fedsurf.unrolled.transferable import CONSTRAINTS, FEWEST_ROUNDS, MOST_ROUNDS, ROUNDS_OF_A_LAYER
 
 LENGTHS = {"gradient": -2.0, "normalised": -3.0, "decay": -9.0}
 """η, ν and ρ as logarithms, and where they start."""
