@@ -55,13 +55,38 @@ def data_sums(x, y, classes, centred):
     ]
 
 
-def moments(raw, centre, omega):
-    """The sum of one agent's examples, and Σ x xᵀ Ω from a centre, flat."""
+def moments(raw, x, omega):
+    """The sum of one agent's examples, and Σ x xᵀ Ω of them as it sees them, flat."""
     p = raw.shape[1]
     second = torch.zeros(p, p, dtype=torch.float64)
-    for row in raw - centre:
+    for row in x:
         second += torch.outer(row, row)
     return [*raw.sum(0).tolist(), *(second @ omega).flatten().tolist()]
+
+
+def spreads(raw):
+    """One agent's examples, their sums, the squares about their means, and the means' squares, flat."""
+    m, means = len(raw), raw.mean(0).tolist()
+    columns = raw.T.tolist()
+    squares = [
+        sum((value - mean) ** 2 for value in column)
+        for column, mean in zip(columns, means, strict=True)
+    ]
+    return [float(m), *(m * one for one in means), *squares, *(m * one**2 for one in means)]
+
+
+def standards(found, features):
+    """The mean and the standard deviation of each feature; 1 where it is constant."""
+    rows = [found[1 + k * features : 1 + (k + 1) * features] for k in range(3)]
+    means, units = [], []
+    for total, squares, squared_means in zip(*rows, strict=True):
+        mean = total / found[0]
+        between = squared_means / found[0] - mean**2
+        rounding = 16 * torch.finfo(torch.float64).eps * mean**2
+        variance = squares / found[0] + (between if between > rounding else 0.0)
+        means.append(mean)
+        units.append(math.sqrt(variance) if variance > 0 else 1.0)
+    return [torch.tensor(values, dtype=torch.float64) for values in (means, units)]
 
 
 def hear(sums, progress, features, agents):
@@ -97,7 +122,9 @@ def second_moment(sketch, omega, scale):
     """What Nyström finds of A in Y = A Ω: leading directions, and the rest of the trace in equal parts."""
     p, k = omega.shape
     if p == k:
-        return sketch
+        # In changing units what agents heard of it may be no second moment: none is negative.
+        values, axes = torch.linalg.eigh((sketch + sketch.T) / 2)
+        return axes @ torch.diag(values.clamp(min=0)) @ axes.T
     trace = p * scale
     shift = 1e-5 * trace
     y = sketch + shift * omega
@@ -268,18 +295,38 @@ def plus(*terms):
 class Federation:
     """The agents' examples, raw; `data` holds the (features, label) pairs of every agent."""
 
-    def __init__(self, data, classes, omega, *, ease_rare=False, weigh_agents=False):
-        self.ease_rare = ease_rare
+    def __init__(
+        self, data, classes, omega, *, ease_rare=False, weigh_agents=False, scaling="whole"
+    ):
+        self.ease_rare, self.scaled = ease_rare, scaling == "features"
         self.mass = [len(own) ** 0.5 if weigh_agents else 1.0 for own in data]
         self.raw = [torch.tensor([x for x, _ in own], dtype=torch.float64) for own in data]
         self.y = [[label for _, label in own] for own in data]
         self.classes, self.omega, self.agents = classes, omega, len(data)
         self.features = len(data[0][0][0])
         self.parameters = (self.features + 1) * classes
+        one = torch.ones(self.features, dtype=torch.float64)
+        self.spreads = [spreads(raw) for raw in self.raw]
+        self.units = [one] * self.agents
+        if self.scaled:
+            self.units = [standards(own, self.features)[1] for own in self.spreads]
 
     def contribution(self, i, centre, *, centred):
-        sums = data_sums(self.raw[i] - centre, self.y[i], self.classes, centred)
-        return sums, moments(self.raw[i], centre, self.omega)
+        x = (self.raw[i] - centre) / self.units[i]
+        sums = data_sums(x, self.y[i], self.classes, centred)
+        return sums, moments(self.raw[i], x, self.omega)
+
+    def work(self, i, controller, when, centre, head, curvature, heard, steps, share, chosen):
+        """What one agent does in a round, in its units; heads are raw."""
+        unit = self.units[i]
+        column = torch.cat([unit, torch.ones(1, dtype=torch.float64)])[:, None]
+        table = torch.tensor(head, dtype=torch.float64).reshape(-1, self.classes)
+        knobs, fitted, progress = work(
+            controller, when, self.raw[i] / unit, self.y[i], self.classes, centre / unit,
+            (table * column).flatten().tolist(), curvature, heard, steps, share, self.ease_rare, chosen,
+        )  # fmt: skip
+        table = torch.tensor(fitted, dtype=torch.float64).reshape(-1, self.classes)
+        return knobs, (table / column).flatten().tolist(), progress
 
     def centre(self, sums, moment):
         return torch.tensor(moment[: self.features], dtype=torch.float64) / sums[-7]
@@ -302,7 +349,7 @@ class Federation:
         centres = [raw.mean(0) for raw in self.raw]
         own = [self.contribution(i, centres[i], centred=True) for i in every]
         sums, moment = [own[i][0] for i in every], [own[i][1] for i in every]
-        progress = [no_progress(self.classes)] * self.agents
+        progress, told = [no_progress(self.classes)] * self.agents, self.spreads
         zero = [0.0] * self.parameters
         head, previous, fitted = ([zero] * self.agents for _ in range(3))
         curvature = [
@@ -312,10 +359,9 @@ class Federation:
             mixing, new, sent, seen = [], [], [], []
             for i in every:
                 heard = self.hear(sums[i], progress[i])
-                knobs, v, found = work(
-                    controller, schedule(r, rounds, 20), self.raw[i], self.y[i], self.classes,
-                    centres[i], head[i], curvature[i], heard, 2,
-                    hearing[i] / self.agents, self.ease_rare, batches and batches[r][i],
+                knobs, v, found = self.work(
+                    i, controller, schedule(r, rounds, 20), centres[i], head[i], curvature[i],
+                    heard, 2, hearing[i] / self.agents, batches and batches[r][i],
                 )  # fmt: skip
                 knobs = {name: bounded(knobs[name], *LIMITS[name]) for name in MIXING}
                 mixing.append(knobs)
@@ -339,9 +385,11 @@ class Federation:
             sums, progress = mix(sums), mix(seen)
             if r >= 4:
                 continue
-            moment = mix(moment)
+            moment, told = mix(moment), mix(told)
             for i in every:
                 centres[i] = self.centre(sums[i], moment[i])
+                if self.scaled:
+                    centres[i], self.units[i] = standards(told[i], self.features)
                 again = self.contribution(i, centres[i], centred=False)
                 sums[i] = plus((1, sums[i]), (1, again[0]), (-1, own[i][0]))
                 moment[i] = plus((1, moment[i]), (1, again[1]), (-1, own[i][1]))
@@ -358,7 +406,7 @@ class Federation:
         average, head, previous = zero, zero, zero
         sums = moment = None
         progress = no_progress(self.classes)
-        reports = 0
+        reports, pool = 0, [0.0] * (1 + 3 * self.features)
         for r, called in enumerate(calls):
             mixing, heads, told, seen = [], [], [], []
             for place, i in enumerate(called):
@@ -370,10 +418,10 @@ class Federation:
                     centre = self.raw[i].mean(0)
                     own = known = self.contribution(i, centre, centred=True)
                 heard = self.hear(known[0], progress)
-                knobs, v, found = work(
-                    controller, schedule(r, rounds, len(called)), self.raw[i], self.y[i],
-                    self.classes, centre, head, self.curvature(*known, heard), heard, 4,
-                    len(called) / self.agents, self.ease_rare, batches and batches[r][place],
+                knobs, v, found = self.work(
+                    i, controller, schedule(r, rounds, len(called)), centre, head,
+                    self.curvature(*known, heard), heard, 4, len(called) / self.agents,
+                    batches and batches[r][place],
                 )  # fmt: skip
                 mixing.append(knobs)
                 heads.append(v)
@@ -402,5 +450,14 @@ class Federation:
                 progress = plus((0.5, mean(seen)), (0.5, progress))
             else:
                 sums, moment, progress = heard_sums, heard_moment, mean(seen)
+            if self.scaled and r <= 4:
+                # What depends on units is what was told in this round, for as many examples as on average.
+                counts, raw = self.classes + 1, self.features
+                each = sums[-7] / heard_sums[-7]
+                sums = sums[:counts] + heard_sums[counts:]
+                moment = moment[:raw] + [each * one for one in heard_moment[raw:]]
+            if self.scaled and r < 4:
+                pool = plus(*((1, row) for row in [pool, *(self.spreads[i] for i in called)]))
+                self.units = [standards(pool, self.features)[1]] * self.agents
             reports += len(called)
         return average

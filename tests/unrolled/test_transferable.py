@@ -82,24 +82,27 @@ def shows_only_real(x, mask):
 
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("options", [{}, {"ease_rare": True}, {"weigh_agents": True}])
+@pytest.mark.parametrize(
+    "options", [{}, {"ease_rare": True}, {"weigh_agents": True}, {"scaling": "features"}]
+)
 @pytest.mark.parametrize(("features", "examples"), SHAPES)
 def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(
     features, examples, options, masked, star
 ):
     task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
-    learned, over = optimizer(), network(star=star)
-    found = heads(task, over, 5, learned, **options)
+    learned, over, rounds = optimizer(), network(star=star), 7 if "scaling" in options else 5
+    found = heads(task, over, rounds, learned, **options)
     omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
     federation = naive_transfer.Federation(
         drawn.real_examples(task.train), CLASSES, omega, **options
     )
     if star:
-        rows = [federation.through_server(learned.server, 5, calls(AGENTS, 3, 4, 5))] * AGENTS
+        called = calls(AGENTS, 3, 4, rounds)
+        rows = [federation.through_server(learned.server, rounds, called)] * AGENTS
     else:
         rows = federation.over_graph(
             learned.graph,
-            5,
+            rounds,
             lambda values: naive.mix(lopsided_graph(), values, "metropolis"),
             HEARING,
         )
