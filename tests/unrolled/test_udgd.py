@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.algorithms import State
-from fedsurf.models import SoftmaxHead
+from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled import UDGD, GraphFilter, Perceptron, UDGDConfig, flatten_batch
@@ -253,6 +253,11 @@ def test_an_optimizer_made_for_other_features_or_classes_is_refused():
         made.init(draw_task(20, features=2, classes=4), network, seeded(0))
     with pytest.raises(ValueError, match=r"^task: got examples of 3 agents, .* 4 agents"):
         made.init(draw_task(20, agents=3, features=2), network, seeded(0))
+
+
+def test_a_model_that_is_no_softmax_head_is_refused():
+    with pytest.raises(TypeError, match=r"^model: got .*ModuleModel.* must be a SoftmaxHead"):
+        UDGD(ModuleModel(torch.nn.Linear(2, 3)), UDGDConfig(), seeded(0))
 
 
 def test_one_more_step_than_layers_is_an_error():

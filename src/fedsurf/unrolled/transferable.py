@@ -70,7 +70,10 @@ class Transferable(nn.Module):
         ease_rare: bool = False,
         weigh_agents: bool = False,
     ) -> TransferableAlgorithm:
-        """Return the algorithm that trains `model` in so many rounds, 20 by default."""
+        """Return the algorithm that trains `model` in so many rounds, 20 by default.
+
+        `scaling`, `batch_size`, `ease_rare` and `weigh_agents` are as in `TransferableAlgorithm`.
+        """
         if not isinstance(model, SoftmaxHead):
             raise TypeError(
                 f"model: got a {type(model).__name__}, but this optimizer trains a SoftmaxHead"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.checks import check_kind
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -73,6 +74,7 @@ class UDGD(nn.Module):
 
     def __init__(self, model: SoftmaxHead, config: UDGDConfig, generator: torch.Generator) -> None:
         super().__init__()
+        check_kind(model, SoftmaxHead, "model", "a SoftmaxHead")
         if config.layers < 1:
             raise ValueError(f"layers: got {config.layers}, but there must be at least 1")
         if config.batch_size < 1:
