@@ -9,7 +9,7 @@ in this process.
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,7 +160,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with _as_before_where_it_fails(self):
+        with _as_before_where_it_fails(self), _on_cpu():
             _check_no_label_missing(y)
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
             _check_labels(y)
@@ -382,6 +382,13 @@ def _as_before_where_it_fails(estimator: BaseEstimator) -> Iterator[None]:
         vars(estimator).clear()
         vars(estimator).update(before)
         raise
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    """Make tensors where the rows are, also if torch was told to make them elsewhere."""
+    if torch.get_default_device().type == "cpu":  # the context slows every call of torch
+        return nullcontext()
+    return torch.device("cpu")
 
 
 def _check_no_label_missing(y: Any) -> None:
