@@ -273,6 +273,25 @@ def test_parquet_is_read_like_csv(fitted, tmp_path, capsys):
     )
 
 
+def test_text_that_is_stored_as_bytes_is_text(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, kinds = tmp_path / "bytes.parquet", ["ä", "b", "7"]
+    columns = {
+        "x": [1.0, 2.0, 3.0],
+        "agent": [b"p", b"q", b"p"],
+        "label": [k.encode() for k in kinds],
+    }
+    parquet.write_table(pyarrow.table(columns), path)
+    labelled = read_labelled(path, test_share=0)
+    assert labelled.y.tolist() == kinds
+    assert labelled.agents is not None
+    assert labelled.agents.tolist() == ["p", "q", "p"]
+    columns["label"] = [b"7", b"8", b"7"]
+    parquet.write_table(pyarrow.table(columns), path)
+    assert read_labelled(path, test_share=0).y.tolist() == [7, 8, 7]
+
+
 def test_parquet_with_a_name_twice_is_refused_in_one_line(tmp_path, capsys):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -430,6 +449,11 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,label\n1,a\n2,b\n", ["--agent", "site"], "agent: got 'site', but"),
         ("x,label\n1,a\n2,b\n", ["--drop", "z"], "drop: got 'z', but"),
         ("x,label,y\n1,a,1\n2,b,0\n", [], "label: got none, but"),
+        (
+            "agent,agents,x,label\n1,1,1,a\n2,1,2,b\n",
+            [],
+            "has the columns agent, agents: say which tells whose each row is, and drop what is no",
+        ),
         ("x,label\n1,a\ntwo,b\n", [], "column 'x': got 'two' (row 2), but features must be"),
         ("x,label\n1,a\n1_000,b\n", [], "column 'x': got '1_000' (row 2), but features must be"),
         ("x,label\n1,a\n,b\n", [], "column 'x': got no value in row 2"),
@@ -505,7 +529,17 @@ def test_wrong_tables_and_options_exit_with_1_and_are_named(
         (
             {"x": np.ones((2, 2)), "y": np.array([None, 1], dtype=object)},
             [],
-            "y: got an array of Python objects",
+            "but it must hold numbers or text, as np.asarray(…, dtype=str) does",
+        ),
+        (
+            {"x": np.ones((2, 2), dtype=object), "y": np.arange(2)},
+            [],
+            "but it must hold numbers or text, as np.asarray(…, dtype=float) does",
+        ),
+        (
+            {"x": np.ones((2, 2)), "y": np.array([b"a", "ä".encode("latin-1")])},
+            [],
+            r"column 'y': got b'\xe4' (row 2), but bytes must be text in UTF-8",
         ),
         (
             {"train_x": np.ones((2, 2)), "train_y": np.arange(2),
@@ -526,6 +560,10 @@ def test_files_that_are_not_there_or_not_what_they_seem(fitted, tmp_path, capsys
     model = tmp_path / "model"
     assert "there is no such file" in failed(capsys, ["fit", "no.csv", "--folder", model])
     assert "must be a .csv" in failed(capsys, ["fit", "no.xlsx", "--folder", model])
+    parts = tmp_path / "parts.parquet"  # as Spark writes a table
+    parts.mkdir()
+    said = failed(capsys, ["fit", parts, "--folder", model])
+    assert f"{parts}: this is a folder, but it must be one file" in said
     damaged = tmp_path / "damaged.npz"
     damaged.write_bytes(b"PK no")
     assert "not a .npz file" in failed(capsys, ["fit", damaged, "--folder", model])
