@@ -60,9 +60,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     graph : str or networkx.Graph
         Who talks to whom: "regular", "ring", "erdos-renyi", "complete", "torus", "small-world",
         "star" (through a server), or a connected graph whose nodes are the agents' ids (7 and the
-        text "7" are the same), or 0, 1, … in the order of the sorted ids. Where a family does not
-        exist for the number of agents, the nearest that does is taken: see
-        `fedsurf.federations.family`.
+        text "7" are the same), or 0, 1, … in the order of the sorted ids; weights of its links are
+        not used. Where a family does not exist for the number of agents, the nearest that does is
+        taken: see `fedsurf.federations.family`.
     degree : int
         Neighbours of each agent in a regular graph or a small world.
     probability : float or None
