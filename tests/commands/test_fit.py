@@ -148,6 +148,14 @@ def test_fit_prints_json_and_may_hold_nothing_out(iris, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == FILES
 
 
+def test_json_tells_in_which_columns_label_and_agents_were_found(tmp_path, capsys):
+    path = tmp_path / "data.csv"
+    path.write_text("x,agent,last\n" + "".join(f"{n},{n % 3},{n > 9}\n" for n in range(20)))
+    assert run(["fit", str(path), "--folder", str(tmp_path / "model"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["label"], result["agent"]) == ("last", "agent")
+
+
 def test_fit_says_so_if_rounds_are_more_than_the_optimizer_learned_with(iris, tmp_path, capsys):
     options = ["--label", "kind", "--drop", "greenhouse", "--test-share", "0", "--rounds", "42"]
     with warnings.catch_warnings():

@@ -170,7 +170,8 @@ def fit(
             write_json(temporary / "config.json", {**config, "result": result})
             head.write(temporary)
     if json:
-        print_json({"folder": str(folder), **result, "trajectory": trajectory})
+        found = {"folder": str(folder), "label": labelled.label, "agent": labelled.agent}
+        print_json({**found, **result, "trajectory": trajectory})
         return
     out.print(rounds_table(trajectory, result, labelled.label))
     if len(labelled.test_y):
