@@ -442,6 +442,22 @@ def test_without_a_folder_the_model_is_called_after_the_data(iris, tmp_path, mon
     assert {path.name for path in (tmp_path / "iris-model").iterdir()} == FILES
 
 
+def test_a_classifier_in_a_folder_that_nobody_named_is_not_replaced_without_a_word(
+    iris, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other" / "iris.csv", rows()[:50])
+    command = ["--rounds", "5", "--drop", "greenhouse", "--json"]
+    said = "iris-model: replaces the classifier of an earlier fit; --folder takes another place"
+    assert run(["fit", str(iris), *command]) == 0
+    assert said not in capsys.readouterr().err
+    assert run(["fit", str(other), *command]) == 0
+    assert said in capsys.readouterr().err
+    assert run(["fit", str(other), *command, "--folder", "iris-model"]) == 0
+    assert said not in capsys.readouterr().err
+
+
 def test_a_column_called_agent_says_whose_rows_are(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("\ufeffx,agent,label\n1,anna,0\n2,ben,1\n", encoding="utf-8")
