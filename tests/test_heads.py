@@ -35,6 +35,10 @@ def test_columns_of_a_data_frame_are_found_by_their_names(wine, tmp_path):
         ValueError, match=r"^x: got no column ash, but the head was trained on it; th"
     ):
         again.probabilities(frame.drop(columns="ash"))
+    with pytest.raises(
+        ValueError, match=r"^x: got several columns of one name among ash, malic_ac"
+    ):
+        again.probabilities(frame.set_axis(["ash", *list(frame)[1:]], axis=1))
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
@@ -49,6 +53,7 @@ def test_rows_without_names_are_taken_by_position(wine, kind):
     [
         (lambda x: x[0], r"^x: got shape \[13\], but it must be \[rows, 13\]"),
         (lambda x: x[:, :3], r"^x: got shape \[178, 3\], but it must be \[rows, 13\]"),
+        (lambda x: x.astype(str)[:, :1] + "?", "^x: got features that are no numbers .could not"),
         (lambda x: x * np.nan, "^x: got a value that is NaN or infinite"),
     ],
 )

@@ -72,6 +72,11 @@ class Head:
         given = np.asarray(x)
         if self.features is not None and hasattr(x, "columns"):
             places = {str(name): place for place, name in enumerate(x.columns)}
+            if len(places) < len(x.columns):
+                raise ValueError(
+                    f"x: got several columns of one name among {listed(map(str, x.columns))}, but each must "
+                    "have its own"
+                )
             missing = [name for name in self.features if name not in places]
             if missing:
                 raise ValueError(
@@ -79,7 +84,10 @@ class Head:
                     f"there are {listed(places)}"
                 )
             given = given[:, [places[name] for name in self.features]]
-        given = given if given.dtype.kind == "f" else given.astype(np.float64)
+        try:
+            given = given if given.dtype.kind == "f" else given.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"x: got features that are no numbers ({error})") from error
         if given.ndim != 2 or given.shape[1] != self.weight.shape[1]:
             raise ValueError(
                 f"x: got shape {list(given.shape)}, but it must be [rows, {self.weight.shape[1]}]"
