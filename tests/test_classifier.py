@@ -254,6 +254,30 @@ def test_the_same_call_has_the_same_result_and_leaves_the_global_generators_alon
     assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
 
 
+@pytest.mark.parametrize("batch_size", [None, 8])
+@pytest.mark.parametrize(
+    ("change", "usual", "other"),
+    [
+        (torch.set_default_dtype, torch.float32, torch.float64),
+        (torch.set_default_dtype, torch.float32, torch.bfloat16),
+        (torch.set_default_device, None, "meta"),  # as a GPU would be
+    ],
+)
+def test_what_torch_makes_by_default_elsewhere_does_not_matter(
+    iris, batch_size, change, usual, other
+):
+    x, y, growers = iris
+    model = FederatedClassifier(rounds=6, batch_size=batch_size, graph="ring")
+    expected = model.fit(x, y, agents=growers).coef_
+    change(other)
+    try:
+        found = clone(model).fit(x, y, agents=growers).coef_
+    finally:
+        change(usual)
+    # Shares of whole numbers have torch's default precision.
+    np.testing.assert_allclose(found, expected, atol=1e-3 if other == torch.bfloat16 else 1e-6)
+
+
 def test_rows_are_dealt_evenly():
     assert [usual_agents(rows) for rows in (1, 39, 40, 150, 200, 10**6)] == [1, 1, 2, 7, 10, 10]
     owner = deal(23, 5, fedsurf.generator(0))

@@ -28,6 +28,18 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", pretrained.NAMES)
+def test_parameters_are_those_of_the_file_whatever_torch_makes_by_default(name: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        optimizer = fedsurf.load(name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(optimizer.parameters(), fedsurf.load(name).parameters(), strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", pretrained.NAMES)
 def test_what_is_inside_the_package_is_loaded_by_name(name: str) -> None:
     optimizer = fedsurf.load(name)
     assert isinstance(optimizer, Transferable)

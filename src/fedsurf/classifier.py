@@ -9,7 +9,7 @@ in this process.
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,9 +61,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     graph : str or networkx.Graph
         Who talks to whom: "regular", "ring", "erdos-renyi", "complete", "torus", "small-world",
         "star" (through a server), or a connected graph whose nodes are the agents' ids (7 and the
-        text "7" are the same), or 0, 1, … in the order of the sorted ids. Where a family does not
-        exist for the number of agents, the nearest that does is taken: see
-        `fedsurf.federations.family`.
+        text "7" are the same), or 0, 1, … in the order of the sorted ids; weights of its links are
+        not used. Where a family does not exist for the number of agents, the nearest that does is
+        taken: see `fedsurf.federations.family`.
     degree : int
         Neighbours of each agent in a regular graph or a small world.
     probability : float or None
@@ -161,7 +161,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with _as_before_where_it_fails(self):
+        with _as_before_where_it_fails(self), _on_cpu():
             _check_no_label_missing(y)
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
             _check_labels(y)
@@ -383,6 +383,13 @@ def _as_before_where_it_fails(estimator: BaseEstimator) -> Iterator[None]:
         vars(estimator).clear()
         vars(estimator).update(before)
         raise
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    """Make tensors where the rows are, also if torch was told to make them elsewhere."""
+    if torch.get_default_device().type == "cpu":  # the context slows every call of torch
+        return nullcontext()
+    return torch.device("cpu")
 
 
 def _check_no_label_missing(y: Any) -> None:

@@ -36,6 +36,8 @@ def read_columns(path: Path, asked: Container[str] = ()) -> dict[str, Array]:
     The index of a pandas data frame, which a .parquet file holds as columns behind the others, is left
     out as pandas leaves it out of the columns, unless it is asked for by name.
     """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: this is a folder, but it must be one file")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
     columns = _read_parquet(path, asked) if kind_of(path) == ".parquet" else _read_csv(path)
@@ -81,6 +83,7 @@ def _truths(values: Array) -> Array:
 
 def labels_of(path: Path, name: str, values: Array) -> Array:
     """Turn a column into labels: whole numbers if all of them are (also if all end in .0), or else text."""
+    values = _decoded(path, name, values)
     _check_complete(path, name, values)
     if values.dtype.kind in "iub":
         return values
@@ -95,8 +98,6 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
             return values.astype(np.int64)
         # By its own type: 0.1 in float32 is not the 0.1 that Python has.
         return np.array([str(value) for value in values])
-    if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
     _check_words(path, name, values)
     text = np.array([str(value) for value in values.tolist()])
     # A column of whole numbers that has a gap somewhere is written as "7.0" by many programs.
@@ -111,6 +112,26 @@ def labels_of(path: Path, name: str, values: Array) -> Array:
         return text
     # "007" and "7" are different labels, as text.
     return whole if (whole.astype(bare.dtype) == bare).all() else text
+
+
+def _decoded(path: Path, name: str, values: Array) -> Array:
+    """Return a column of bytes, as which some programs write text, as text; others as they are."""
+    if values.dtype.kind not in "SO":
+        return values
+    known = values.tolist()
+    places = [place for place, value in enumerate(known) if isinstance(value, bytes)]
+    if not places:
+        return values
+    decoded = values.astype(object)
+    for place in places:
+        try:
+            decoded[place] = known[place].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}: column {name!r}: got {repr(known[place])[:60]} (row {place + 1}), but bytes must be "
+                "text in UTF-8"
+            ) from error
+    return decoded
 
 
 def words_for_none(labels: Array) -> list[str]:

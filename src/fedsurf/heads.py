@@ -9,7 +9,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from fedsurf.columns import listed
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.wording import counted
 
 Array = NDArray[Any]
 
@@ -43,10 +45,56 @@ class Head:
     label: str | None
     config: dict[str, Any]
 
-    def probabilities(self, x: Array) -> Array:
-        """Return the probability of every class for `x[rows, features]`."""
-        found: Array = softmax(x @ self.weight.T + self.bias, axis=1)
+    def __post_init__(self) -> None:
+        """Raise where the parts are not those of one classifier, or no file could hold them."""
+        _check_plain(self.classes, "classes")
+        if self.features is not None:
+            _check_plain(self.features, "features")
+        weight, bias, rows = np.shape(self.weight), np.shape(self.bias), len(self.classes)
+        if len(weight) != 2 or weight[0] != rows or bias != (rows,):
+            raise ValueError(
+                f"weight has shape {list(weight)} and bias {list(bias)}, but there are {rows} classes"
+            )
+        if self.features is not None and len(self.features) != weight[1]:
+            raise ValueError(
+                f"features: got {counted(len(self.features), 'name')}, but weight has shape {list(weight)}"
+            )
+
+    def probabilities(self, x: Any) -> Array:
+        """Return the probability of every class for `x[rows, features]`.
+
+        The columns of a data frame are found by their names, in any order, if the features have names.
+        """
+        found: Array = softmax(self._features_of(x) @ self.weight.T + self.bias, axis=1)
         return found
+
+    def _features_of(self, x: Any) -> Array:
+        given = np.asarray(x)
+        if self.features is not None and hasattr(x, "columns"):
+            places = {str(name): place for place, name in enumerate(x.columns)}
+            if len(places) < len(x.columns):
+                raise ValueError(
+                    f"x: got several columns of one name among {listed(map(str, x.columns))}, but each must "
+                    "have its own"
+                )
+            missing = [name for name in self.features if name not in places]
+            if missing:
+                raise ValueError(
+                    f"x: got no column {listed(missing)}, but the head was trained on it; "
+                    f"there are {listed(places)}"
+                )
+            given = given[:, [places[name] for name in self.features]]
+        try:
+            given = given if given.dtype.kind == "f" else given.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"x: got features that are no numbers ({error})") from error
+        if given.ndim != 2 or given.shape[1] != self.weight.shape[1]:
+            raise ValueError(
+                f"x: got shape {list(given.shape)}, but it must be [rows, {self.weight.shape[1]}]"
+            )
+        if not np.isfinite(given).all():
+            raise ValueError("x: got a value that is NaN or infinite, but all must be finite")
+        return given
 
     def write(self, folder: str | Path) -> None:
         """Write both files into a folder: the state dict in float32, as PyTorch's layers are."""
@@ -84,12 +132,20 @@ class Head:
         if set(metadata) != _FIELDS or set(tensors) != {"weight", "bias"}:
             raise CheckpointError(f"{path}: does not hold a head that `fedsurf fit` wrote")
         weight, bias = tensors["weight"].numpy(), tensors["bias"].numpy()
-        rows = len(metadata["classes"])
-        if weight.ndim != 2 or len(weight) != rows or bias.shape != (rows,):
-            raise CheckpointError(
-                f"{path}: weight has shape {list(weight.shape)} and bias {list(bias.shape)}, "
-                f"but there are {rows} classes"
-            )
+        try:
+            head = Head(weight, bias, **metadata)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: {error}") from error
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise CheckpointError(f"{path}: damaged, it holds a weight that is no number")
-        return Head(weight, bias, **metadata)
+        return head
+
+
+def _check_plain(values: Any, argument: str) -> None:
+    """Raise unless these are what JSON has words for: NumPy's numbers are not, nor are dates."""
+    wanted = "but it must be a list of text or of Python's own numbers, as tolist() of an array is"
+    if not isinstance(values, list):
+        raise TypeError(f"{argument}: got a {type(values).__name__}, {wanted}")
+    for one in values:
+        if not isinstance(one, str | int | float):
+            raise TypeError(f"{argument}: got {one!r} among them, {wanted}")

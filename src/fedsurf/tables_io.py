@@ -173,7 +173,13 @@ def _from_columns(
             f"features must have one: drop {nameless!r}, or name it"
         )
     if agent is None:
-        agent = next((name for name in AGENTS if name in columns and name != label), None)
+        found = [name for name in AGENTS if name in columns and name != label]
+        if len(found) > 1:
+            raise ValueError(
+                f"agent: got none, but {path} has the columns {listed(found)}: "
+                "say which tells whose each row is, and drop what is no feature"
+            )
+        agent = found[0] if found else None
     ids = None
     if agent is not None:
         ids = labels_of(path, agent, columns.pop(agent))
@@ -265,9 +271,10 @@ def _arrays(path: Path) -> dict[str, Array]:
                 arrays[name] = file[name]
             except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
                 if name in wanted or name in AGENTS:
+                    plain = "float" if name.endswith("x") else "str"
                     raise ValueError(
                         f"{path}: {name}: got an array of Python objects or a damaged one ({error}), "
-                        "but it must hold numbers or text"
+                        f"but it must hold numbers or text, as np.asarray(…, dtype={plain}) does"
                     ) from error
     return arrays
 

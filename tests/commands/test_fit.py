@@ -148,6 +148,14 @@ def test_fit_prints_json_and_may_hold_nothing_out(iris, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == FILES
 
 
+def test_json_tells_in_which_columns_label_and_agents_were_found(tmp_path, capsys):
+    path = tmp_path / "data.csv"
+    path.write_text("x,agent,last\n" + "".join(f"{n},{n % 3},{n > 9}\n" for n in range(20)))
+    assert run(["fit", str(path), "--folder", str(tmp_path / "model"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["label"], result["agent"]) == ("last", "agent")
+
+
 def test_fit_says_so_if_rounds_are_more_than_the_optimizer_learned_with(iris, tmp_path, capsys):
     options = ["--label", "kind", "--drop", "greenhouse", "--test-share", "0", "--rounds", "42"]
     with warnings.catch_warnings():
@@ -271,6 +279,25 @@ def test_parquet_is_read_like_csv(fitted, tmp_path, capsys):
     assert "damaged, or not a .parquet file" in failed(
         capsys, ["fit", path, "--folder", tmp_path / "model"]
     )
+
+
+def test_text_that_is_stored_as_bytes_is_text(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, kinds = tmp_path / "bytes.parquet", ["ä", "b", "7"]
+    columns = {
+        "x": [1.0, 2.0, 3.0],
+        "agent": [b"p", b"q", b"p"],
+        "label": [k.encode() for k in kinds],
+    }
+    parquet.write_table(pyarrow.table(columns), path)
+    labelled = read_labelled(path, test_share=0)
+    assert labelled.y.tolist() == kinds
+    assert labelled.agents is not None
+    assert labelled.agents.tolist() == ["p", "q", "p"]
+    columns["label"] = [b"7", b"8", b"7"]
+    parquet.write_table(pyarrow.table(columns), path)
+    assert read_labelled(path, test_share=0).y.tolist() == [7, 8, 7]
 
 
 def test_parquet_with_a_name_twice_is_refused_in_one_line(tmp_path, capsys):
@@ -415,6 +442,22 @@ def test_without_a_folder_the_model_is_called_after_the_data(iris, tmp_path, mon
     assert {path.name for path in (tmp_path / "iris-model").iterdir()} == FILES
 
 
+def test_a_classifier_in_a_folder_that_nobody_named_is_not_replaced_without_a_word(
+    iris, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other" / "iris.csv", rows()[:50])
+    command = ["--rounds", "5", "--drop", "greenhouse", "--json"]
+    said = "iris-model: replaces the classifier of an earlier fit; --folder takes another place"
+    assert run(["fit", str(iris), *command]) == 0
+    assert said not in capsys.readouterr().err
+    assert run(["fit", str(other), *command]) == 0
+    assert said in capsys.readouterr().err
+    assert run(["fit", str(other), *command, "--folder", "iris-model"]) == 0
+    assert said not in capsys.readouterr().err
+
+
 def test_a_column_called_agent_says_whose_rows_are(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("\ufeffx,agent,label\n1,anna,0\n2,ben,1\n", encoding="utf-8")
@@ -430,6 +473,11 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,label\n1,a\n2,b\n", ["--agent", "site"], "agent: got 'site', but"),
         ("x,label\n1,a\n2,b\n", ["--drop", "z"], "drop: got 'z', but"),
         ("x,label,y\n1,a,1\n2,b,0\n", [], "label: got none, but"),
+        (
+            "agent,agents,x,label\n1,1,1,a\n2,1,2,b\n",
+            [],
+            "has the columns agent, agents: say which tells whose each row is, and drop what is no",
+        ),
         ("x,label\n1,a\ntwo,b\n", [], "column 'x': got 'two' (row 2), but features must be"),
         ("x,label\n1,a\n1_000,b\n", [], "column 'x': got '1_000' (row 2), but features must be"),
         ("x,label\n1,a\n,b\n", [], "column 'x': got no value in row 2"),
@@ -505,7 +553,17 @@ def test_wrong_tables_and_options_exit_with_1_and_are_named(
         (
             {"x": np.ones((2, 2)), "y": np.array([None, 1], dtype=object)},
             [],
-            "y: got an array of Python objects",
+            "but it must hold numbers or text, as np.asarray(…, dtype=str) does",
+        ),
+        (
+            {"x": np.ones((2, 2), dtype=object), "y": np.arange(2)},
+            [],
+            "but it must hold numbers or text, as np.asarray(…, dtype=float) does",
+        ),
+        (
+            {"x": np.ones((2, 2)), "y": np.array([b"a", "ä".encode("latin-1")])},
+            [],
+            r"column 'y': got b'\xe4' (row 2), but bytes must be text in UTF-8",
         ),
         (
             {"train_x": np.ones((2, 2)), "train_y": np.arange(2),
@@ -526,6 +584,10 @@ def test_files_that_are_not_there_or_not_what_they_seem(fitted, tmp_path, capsys
     model = tmp_path / "model"
     assert "there is no such file" in failed(capsys, ["fit", "no.csv", "--folder", model])
     assert "must be a .csv" in failed(capsys, ["fit", "no.xlsx", "--folder", model])
+    parts = tmp_path / "parts.parquet"  # as Spark writes a table
+    parts.mkdir()
+    said = failed(capsys, ["fit", parts, "--folder", model])
+    assert f"{parts}: this is a folder, but it must be one file" in said
     damaged = tmp_path / "damaged.npz"
     damaged.write_bytes(b"PK no")
     assert "not a .npz file" in failed(capsys, ["fit", damaged, "--folder", model])

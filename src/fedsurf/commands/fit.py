@@ -94,6 +94,7 @@ def fit(
         json: Print the numbers as JSON instead of a table.
     """
     limit_threads(0)
+    named = folder is not None
     folder = Path(f"{data.stem}-model") if folder is None else folder
     _check_folder(folder)
     with only_one(folder):  # from the start: who comes later need not do the work in vain
@@ -125,6 +126,8 @@ def fit(
             "batch_size": batch_size,
             "random_state": seed,
         }
+        if not named:
+            _note_replaced(folder)
         _note_many_classes(labelled)
         _note_words_for_none(labelled)
         _note_left_out(labelled)
@@ -170,7 +173,8 @@ def fit(
             write_json(temporary / "config.json", {**config, "result": result})
             head.write(temporary)
     if json:
-        print_json({"folder": str(folder), **result, "trajectory": trajectory})
+        found = {"folder": str(folder), "label": labelled.label, "agent": labelled.agent}
+        print_json({**found, **result, "trajectory": trajectory})
         return
     out.print(rounds_table(trajectory, result, labelled.label))
     if len(labelled.test_y):
@@ -314,6 +318,17 @@ def accuracy_table(result: Mapping[str, Any]) -> Table:
     ):
         table.add_row(name, _percent(result[key]))
     return table
+
+
+def _note_replaced(folder: Path) -> None:
+    """Say so if a folder that nobody named holds a classifier: it may be that of other data."""
+    if (folder / FILE).exists():
+        err.print(
+            f"{folder}: replaces the classifier of an earlier fit; --folder takes another place",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _note_many_classes(labelled: Labelled) -> None:

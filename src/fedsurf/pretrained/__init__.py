@@ -94,6 +94,7 @@ def _read(
             )
     try:
         optimizer = make(from_dict(kind, metadata["optimizer"]), generator(0, "parameters"))
+        optimizer.float()  # as the file is, whatever torch's default may be
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
     read_tensors(path, dict(optimizer.named_parameters()))

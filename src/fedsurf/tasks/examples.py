@@ -66,7 +66,7 @@ class Examples:
                 f"{argument}: got {size}, but it must be between 1 and {smallest}, "
                 "the number of examples of the agent with the fewest"
             )
-        keys = torch.rand(self.y.shape, generator=generator)
+        keys = torch.rand(self.y.shape, generator=generator, dtype=torch.float32)
         if self.mask is not None:
             keys = keys.masked_fill(~self.mask.cpu(), 2.0)
         chosen = keys.argsort(1)[:, :size].to(self.x.device)

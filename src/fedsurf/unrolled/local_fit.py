@@ -103,7 +103,7 @@ class Outlook:
     def batch(self, size: int, generator: torch.Generator) -> "Outlook":
         """Return the outlook on a mini-batch: `size` of each agent's examples, or all that it has."""
         view = self.view
-        keys = torch.rand(view.real.shape[:2], generator=generator)
+        keys = torch.rand(view.real.shape[:2], generator=generator, dtype=torch.float32)
         keys = keys.masked_fill(view.real[:, :, 0] == 0, 2.0)
         chosen = keys.topk(min(size, keys.shape[1]), 1, largest=False).indices
         row = torch.arange(len(chosen))[:, None]
