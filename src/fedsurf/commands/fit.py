@@ -32,7 +32,7 @@ from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
-from fedsurf.unrolled.depth import MOST_LEARNED, MOST_ROUNDS, ROUNDS_OF_A_LAYER
+from fedsurf.unrolled.depth import MOST_LEARNED, MOST_ROUNDS, layers_of
 from fedsurf.wording import counted
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def fit(
         from fedsurf.classifier import FederatedClassifier  # slow to import
 
         model = FederatedClassifier(**settings)
-        with opener(err)("training", -(-rounds // ROUNDS_OF_A_LAYER)) as advance, _quiet():
+        with opener(err)("training", layers_of(rounds)) as advance, _quiet():
             model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
         trajectory = rows_of(model, labelled)
         with _quiet():

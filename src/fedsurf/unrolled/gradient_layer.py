@@ -33,7 +33,7 @@ from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.controller import NOBODY, SCHEDULE, drawn_linear, schedule, two_layers
-from fedsurf.unrolled.depth import CONSTRAINTS, FEWEST_ROUNDS, MOST_ROUNDS, ROUNDS_OF_A_LAYER
+from fedsurf.unrolled.depth import CONSTRAINTS, ROUNDS_OF_A_LAYER, check_rounds, layers_of
 from fedsurf.unrolled.signals import FORGETTING, loss_of_guessing
 
 LENGTHS = {"gradient": -2.0, "normalised": -3.0, "decay": -9.0}
@@ -228,12 +228,7 @@ class GradientTransferAlgorithm:
     start: Start = field(default_factory=CommonStart)
 
     def __post_init__(self) -> None:
-        check_whole(self.rounds, "rounds")
-        if not FEWEST_ROUNDS <= self.rounds <= MOST_ROUNDS:
-            raise ValueError(
-                f"rounds: got {self.rounds}, but it must be between {FEWEST_ROUNDS} "
-                f"and {MOST_ROUNDS}"
-            )
+        check_rounds(self.rounds)
 
     @property
     def name(self) -> str:
@@ -243,7 +238,7 @@ class GradientTransferAlgorithm:
     @property
     def steps(self) -> int:
         """The number of layers: of two rounds each, the last of one if the rounds are odd."""
-        return -(-self.rounds // ROUNDS_OF_A_LAYER)
+        return layers_of(self.rounds)
 
     @cached_property
     def _tensors(self) -> dict[torch.dtype, Tensors]:

@@ -32,7 +32,6 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import State, check_fits
 from fedsurf.algorithms.checks import check_batch_size, own_state
 from fedsurf.algorithms.class_means import check_head_fits
-from fedsurf.checks import check_whole
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -46,7 +45,7 @@ from fedsurf.unrolled.calibration import (
 from fedsurf.unrolled.confidence import SURENESS, known_of
 from fedsurf.unrolled.controller import NOBODY, schedule
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, Curvature, directions
-from fedsurf.unrolled.depth import FEWEST_ROUNDS, MOST_ROUNDS, ROUNDS_OF_A_LAYER
+from fedsurf.unrolled.depth import ROUNDS_OF_A_LAYER, check_rounds, layers_of
 from fedsurf.unrolled.feature_range import check_range
 from fedsurf.unrolled.local_fit import Outlook, by_feature
 from fedsurf.unrolled.local_view import LocalView
@@ -103,15 +102,11 @@ class TransferableAlgorithm:
     weigh_agents: bool = False
 
     def __post_init__(self) -> None:
-        check_whole(self.rounds, "rounds")
+        check_rounds(self.rounds)
         check_batch_size(self.batch_size)
         if self.scaling not in get_args(Scaling):
             raise ValueError(
                 f"scaling: got {self.scaling!r}, but it must be 'whole', 'features' or 'auto'"
-            )
-        if not FEWEST_ROUNDS <= self.rounds <= MOST_ROUNDS:
-            raise ValueError(
-                f"rounds: got {self.rounds}, but it must be between {FEWEST_ROUNDS} and {MOST_ROUNDS}"
             )
 
     @property
@@ -122,7 +117,7 @@ class TransferableAlgorithm:
     @property
     def steps(self) -> int:
         """The number of layers: of two rounds each, the last of one if the rounds are odd."""
-        return -(-self.rounds // ROUNDS_OF_A_LAYER)
+        return layers_of(self.rounds)
 
     @property
     def standardising(self) -> bool:
