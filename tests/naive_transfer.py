@@ -383,7 +383,7 @@ class Federation:
                 )  # fmt: skip
             head, previous, fitted = following, head, new
             sums, progress = mix(sums), mix(seen)
-            if r >= 4:
+            if r >= (4 if self.scaled else 3):
                 continue
             moment, told = mix(moment), mix(told)
             for i in every:

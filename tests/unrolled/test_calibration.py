@@ -23,6 +23,7 @@ from fedsurf.unrolled.calibration import (
     without_squared_means,
 )
 from fedsurf.unrolled.signals import hear
+from fedsurf.unrolled.transferable_algorithm import SHARED_ROUNDS
 
 AGENTS, FEATURES, CLASSES = 4, 3, 3
 HEAD = SoftmaxHead(FEATURES, CLASSES)
@@ -125,16 +126,20 @@ def alike(task):
 
 
 @pytest.mark.parametrize("scaling", ["features", "auto"])
-@pytest.mark.parametrize("agents", [1, 4])
-def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, agents, scaling):
-    network = Network(nx.path_graph(agents), shift="metropolis")
-    by_hand = alike(drawn.task(7, agents, train=20))
+@pytest.mark.parametrize(
+    ("graph", "rounds"),
+    [(nx.path_graph(1), 10), (nx.path_graph(4), SHARED_ROUNDS), (nx.complete_graph(4), 10)],
+)
+def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, graph, rounds, scaling):
+    """For as long as agents tell of their examples either way, or where there is nothing more to hear."""
+    network = Network(graph, shift="metropolis")
+    by_hand = alike(drawn.task(7, len(graph), train=20))
     unit = torch.tensor([1e-3, 5.0, 40.0], dtype=torch.float64)
     wild = moved(by_hand, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
     logits = []
     for task, how in ((wild, scaling), (by_hand, "whole")):
         network.reset(drawn.seeded(2))
-        weights = trained(optimizer.on(HEAD, rounds=10, scaling=how), task, network)
+        weights = trained(optimizer.on(HEAD, rounds=rounds, scaling=how), task, network)
         logits.append(HEAD.logits(network.agent_rows(weights), task.test.x))
     torch.testing.assert_close(*logits)
 
@@ -190,8 +195,10 @@ def test_standardising_takes_no_round_of_its_own_and_is_counted(optimizer):
         found = run(algorithm, task, network, algorithm.steps)
         assert found.rounds.tolist() == [0, 2, 4, 6, 8, 9]
         floats[scaling] = found.floats
-    more = (floats["features"] - floats["whole"]) / (2 * AGENTS * (3 * FEATURES + 1))
-    assert more.tolist() == [0, 2, 4, 4, 4, 4]
+    more = (floats["features"] - floats["whole"]) / (2 * AGENTS)
+    spreads, moments = 3 * FEATURES + 1, FEATURES + FEATURES * (FEATURES + 1) // 2
+    # In the fourth round agents tell of their examples once more than without units.
+    assert more.tolist() == [0, 2 * spreads, *[4 * spreads + moments] * 4]
 
 
 def test_a_server_tells_agents_whenever_the_units_are_new_to_them(optimizer):

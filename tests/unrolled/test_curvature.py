@@ -5,7 +5,10 @@ import pytest
 import torch
 from drawn import seeded
 
-from fedsurf.unrolled.curvature import SHIFT, WIDTH, Curvature, directions, pack, unpack
+from fedsurf.unrolled.curvature import FEW, SHIFT, WIDTH, Curvature, directions, pack, unpack
+
+SKETCH = 16
+"""The directions of a sketch here; curvature is found in any number of them."""
 
 
 def moment(seed, features, rank, decay=0.0):
@@ -20,7 +23,7 @@ def moment(seed, features, rank, decay=0.0):
 def found_in(matrices, dtype=torch.float64):
     matrices = matrices.to(dtype)
     features = matrices.shape[1]
-    omega = directions(features, dtype)
+    omega = directions(features, dtype, SKETCH)
     scale = matrices.diagonal(dim1=1, dim2=2).sum(1) / features
     return Curvature.of(omega.T @ matrices, omega, scale)
 
@@ -32,17 +35,17 @@ def whole(curvature, place=0):
     return axes.T @ torch.diag(values) @ axes + curvature.rest[place] * (identity - axes.T @ axes)
 
 
-@pytest.mark.parametrize("features", [1, 5, 2 * WIDTH, 2 * WIDTH + 1, 100])
+@pytest.mark.parametrize("features", [1, 5, FEW, FEW + 1, 100])
 def test_directions_are_orthonormal_and_the_same_for_all(features):
     omega = directions(features, torch.float64)
-    width = WIDTH if features > 2 * WIDTH else features
+    width = WIDTH if features > FEW else features
     assert omega.shape == (features, width)
     torch.testing.assert_close(omega.T @ omega, torch.eye(width, dtype=torch.float64))
     assert torch.equal(omega, directions(features, torch.float64))
     assert torch.equal(directions(features, torch.float32), omega.float())
 
 
-@pytest.mark.parametrize("features", [1, 2, 7, WIDTH, 2 * WIDTH])
+@pytest.mark.parametrize("features", [1, 2, 7, WIDTH, FEW])
 @pytest.mark.parametrize("decay", [0.0, 2.0])
 def test_with_few_features_everything_is_found(features, decay):
     matrix = moment(0, features, features, decay)
@@ -67,14 +70,14 @@ def test_it_equals_a_naive_computation_and_keeps_the_trace(features, decay):
     matrices = torch.stack([moment(seed, features, features, decay) for seed in (2, 3)])
     matrices[1] *= 1e4
     found = found_in(matrices)
-    omega = directions(features, torch.float64)
+    omega = directions(features, torch.float64, SKETCH)
     for place, matrix in enumerate(matrices):
         trace = float(matrix.trace())
         expected = naive_transfer.second_moment(matrix @ omega, omega, trace / features)
         torch.testing.assert_close(whole(found, place), expected, rtol=0, atol=1e-10 * trace)
         assert float(whole(found, place).trace()) == pytest.approx(trace, rel=1e-9)
         axes = found.axes[place]
-        torch.testing.assert_close(axes @ axes.T, torch.eye(WIDTH, dtype=torch.float64))
+        torch.testing.assert_close(axes @ axes.T, torch.eye(SKETCH, dtype=torch.float64))
 
 
 def test_the_leading_directions_are_found_where_they_stand_out():
@@ -132,20 +135,20 @@ def test_whatever_is_heard_the_curvature_is_positive(features):
         assert torch.linalg.eigvalsh(damped).min() > 0
 
 
-@pytest.mark.parametrize("features", [1, 7, 2 * WIDTH, 2 * WIDTH + 1])
+@pytest.mark.parametrize("features", [1, 7, FEW, FEW + 1])
 def test_a_message_is_half_of_a_whole_moment_and_all_of_a_sketch(features):
     matrices = torch.stack([moment(seed, features, features, 1.0) for seed in range(3)])
     omega = directions(features, torch.float64)
     sketch = omega.T @ matrices
     message = pack(sketch)
     half = features * (features + 1) // 2
-    assert message.shape[1] == (half if features <= 2 * WIDTH else features * WIDTH)
+    assert message.shape[1] == (half if features <= FEW else features * WIDTH)
     torch.testing.assert_close(unpack(message, *omega.shape), sketch)
 
 
-@pytest.mark.parametrize("rank", [1, 5, 10, WIDTH, 60])
+@pytest.mark.parametrize("rank", [1, 5, 10, SKETCH, 60])
 def test_axes_are_orthonormal_in_single_precision_too(rank):
     found = found_in(moment(11, 60, rank, 1.0)[None], torch.float32)
     assert found.axes.dtype == torch.float32
     products = (found.axes @ found.axes.mT)[0]
-    torch.testing.assert_close(products, torch.eye(WIDTH), rtol=0, atol=2e-6)
+    torch.testing.assert_close(products, torch.eye(SKETCH), rtol=0, atol=2e-6)

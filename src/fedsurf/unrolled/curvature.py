@@ -9,7 +9,7 @@ E. J. Nyström, "Über die praktische Auflösung von Integralgleichungen …", A
 J. A. Tropp, A. Yurtsever, M. Udell and V. Cevher, "Fixed-rank approximation of a positive-semidefinite
 matrix from streaming data", NeurIPS 2017.
 
-With so few features that half of A is no more numbers than a sketch, agents share A itself.
+With few features, or so few that half of A is no more numbers than a sketch, agents share A itself.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ from torch import Tensor
 
 from fedsurf.randomness import generator as seeded
 
-WIDTH, WIDTH_THROUGH_SERVER = 16, 32
-"""The number of random directions, where there are more than twice as many features."""
+WIDTH, WIDTH_THROUGH_SERVER = 8, 32
+"""The number of random directions, where there is a sketch."""
+FEW = 32
+"""Of so few features, A itself is shared, although that is more numbers than a narrow sketch."""
 SHIFT = 1e-5
 """What is added to the sketch's diagonal, as a share of its trace, so that it can be inverted."""
 
@@ -29,7 +31,7 @@ SHIFT = 1e-5
 @lru_cache(maxsize=64)
 def directions(features: int, dtype: torch.dtype, width: int = WIDTH) -> Tensor:
     """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
-    if features <= 2 * width:
+    if features <= max(FEW, 2 * width):
         return torch.eye(features, dtype=dtype)
     random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
     basis: Tensor = torch.linalg.qr(random).Q

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 
 Scaling = Literal["whole", "features", "auto"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
-SHARED_ROUNDS = 4
+SHARED_ROUNDS, SHARED_ROUNDS_FOR_UNITS = 3, 4
 """In how many rounds agents over a graph tell the sum and the sketch of their examples; and, wherever they
-standardise, the spreads of the features."""
+standardise, in how many also the spreads of the features: in units too different, heads do not mix."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,11 @@ class TransferableAlgorithm:
     def standardising(self) -> bool:
         """Whether agents find units for the features."""
         return self.scaling != "whole"
+
+    @property
+    def shared_rounds(self) -> int:
+        """In how many rounds agents over a graph tell of their examples."""
+        return SHARED_ROUNDS_FOR_UNITS if self.standardising else SHARED_ROUNDS
 
     def init(
         self,
@@ -221,7 +226,7 @@ class TransferableAlgorithm:
         self, state: TransferState, task: Task, network: Network, generator: torch.Generator
     ) -> TransferState:
         heard = self._hear(state.sums, state.progress, network)
-        sharing = state.rounds < SHARED_ROUNDS
+        sharing = state.rounds < self.shared_rounds
         share = self._heard_share(network).to(state.head)
         worked = self._work(network)(
             schedule(state.rounds, self.rounds, NOBODY, state.head),
@@ -346,7 +351,7 @@ class TransferableAlgorithm:
             torch.lerp(state.sums[0], sums, share),
             torch.lerp(state.moments[0], moments, share),
         )
-        if self.standardising and state.rounds <= SHARED_ROUNDS:
+        if self.standardising and state.rounds <= SHARED_ROUNDS_FOR_UNITS:
             averages = in_new_units(sums, moments, averages, self.model.features)
         state = replace(
             state,
@@ -363,7 +368,7 @@ class TransferableAlgorithm:
             reports=reports,
             rounds=state.rounds + 1,
         )
-        if not self.standardising or state.rounds > SHARED_ROUNDS:
+        if not self.standardising or state.rounds > SHARED_ROUNDS_FOR_UNITS:
             return state
         return self._found_units(state, task, called, network)
 
