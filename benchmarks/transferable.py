@@ -11,6 +11,8 @@ test examples and gradients on mini-batches; and with the settings of `fedsurf p
 and the gradients on all agents' examples and the gradient clipped, for which it must be whole. U-DGD has
 531 million parameters there and needs about 9 GB.
 
+Everything runs on one thread, as `fedsurf pretrain` does; OMP_NUM_THREADS sets another number.
+
     python benchmarks/transferable.py [--features 512] [--agents 100] [--repeats 7] [--steps 3]
 """
 
@@ -43,6 +45,7 @@ from fedsurf import (
     generator,
     make_network,
 )
+from fedsurf.console import limit_threads
 from fedsurf.network import Network
 from fedsurf.pretraining.recipe import PretrainConfig
 
@@ -166,6 +169,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=0, help="meta-training steps to time")
     options = parser.parse_args()
+    limit_threads(0)
     tasks = distribution(options.features, options.classes, options.agents)
     config = NetworkConfig(shift="metropolis")
     network = make_network(config, options.agents, generator(0, "graph"))
