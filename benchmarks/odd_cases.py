@@ -237,8 +237,7 @@ def main() -> None:
         return
     total = options.tasks * len(rows)
     surf, short, longer = (
-        sum(row.columns[name].broken for row in rows)
-        for name in ("surf", "dfedavgm", "dfedavgm_long")
+        sum(row.columns[name].broken for row in rows) for name in ("surf", *RIVALS)
     )
     same, more = (sum(row.no_worse(rival) for row in rows) for rival in RIVALS)
     print(
