@@ -18,12 +18,14 @@ from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, with_faults
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.controller import SCHEDULE
+from fedsurf.unrolled import Transferable, TransferableConfig, memory
+from fedsurf.unrolled.controller import SCHEDULE, schedule
 from fedsurf.unrolled.curvature import FEW, WIDTH, WIDTH_THROUGH_SERVER, directions, unpack
 from fedsurf.unrolled.depth import MOST_ROUNDS
 from fedsurf.unrolled.feature_range import FeatureRangeError
+from fedsurf.unrolled.local_fit import by_feature
 from fedsurf.unrolled.local_view import LocalView
+from fedsurf.unrolled.signals import PROGRESS, SUMS, hear
 from fedsurf.unrolled.transferable_algorithm import SHARED_ROUNDS
 
 AGENTS, CLASSES = 6, 3
@@ -351,6 +353,54 @@ def test_all_that_a_server_and_its_agents_share_is_sent(monkeypatch):
     monkeypatch.setattr(over, "upload", lambda values, _: torch.zeros_like(values))
     assert whole.abs().max() > 0
     assert torch.equal(heads(task, over, 6, learned), torch.zeros_like(whole))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_size": 4}, {"weigh_agents": True}, {"scaling": "features"}]
+)
+@pytest.mark.parametrize("stale", [0, 4])
+def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
+    """Its a, b and e follow from what it sent and what it received: agents need not tell them."""
+    features, learned, rounds = 20, optimizer(), 8
+    task = drawn.task(15, AGENTS, 9, 3, features, CLASSES, masked=True)
+    sent, received = [], []
+
+    class Watched(StarNetwork):
+        def download(self, value, agents, among=None):
+            if among is None:  # not the units
+                sent.append(value)
+            return super().download(value, agents, among)
+
+        def upload(self, values, agents, among=None):
+            received.append(values)
+            return super().upload(values, agents, among)
+
+    over = StaleNetwork(Watched(AGENTS, 3, drawn.seeded(4)), stale, drawn.seeded(5))
+    found = heads(task, over, rounds, learned, **options)
+    sizes = [CLASSES * (features + 1), CLASSES + SUMS, CLASSES + PROGRESS]
+    received = [rows for rows in received if rows.shape[1] == len(sent[0])]
+    assert len(received) == len(sent) == rounds
+    following = previous = average = torch.zeros(sizes[0], dtype=torch.float64)
+    for number, rows in enumerate(received):
+        head, sums, progress, _ = sent[number].split([*sizes, len(sent[0]) - sum(sizes)])
+        torch.testing.assert_close(head, following)
+        fitted, own, _, _ = rows.split([*sizes, rows.shape[1] - sum(sizes)], 1)
+        known = sums.expand_as(own) if number else own
+        count = own[:, -SUMS, None]
+        heard = hear(known, progress.expand(len(rows), -1), features=features, agents=AGENTS)
+        _, mixing, _ = learned.server.knobs(
+            schedule(number, rounds, len(rows), head),
+            heard.signals,
+            count.clamp(max=options.get("batch_size", math.inf)) / count,
+            head.new_full((len(rows), 1), len(rows) / AGENTS),
+        )
+        keep, stay, old = memory.through_server(mixing)
+        assert min(abs(keep), abs(stay), abs(old)) > 1e-3
+        mass = count if "weigh_agents" in options else torch.ones_like(count)
+        new = (mass.sqrt() * fitted).sum(0) / mass.sqrt().sum()
+        following = (1 - stay - old) * new + stay * head + old * previous
+        average, previous = torch.lerp(following, average, keep), head
+    torch.testing.assert_close(found[0], by_feature(average[None], features)[0])
 
 
 # --- symmetries ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def over_graph(mixing: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def through_server(mixing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a, b and e of a server, scalars: the means of what the called agents' controllers ask for."""
+    """Return a, b and e of a server, scalars: the means of what its controller asks for the called agents."""
     one = torch.ones_like(mixing)
     _, keep, stay, memory = _bounded(mixing, one, one).mean(0).unbind()
     # What agents send must count for something, whatever the features: else W walks away from it.

@@ -341,6 +341,7 @@ class TransferableAlgorithm:
             mass = memory.mass(received[:, sizes[0] + sizes[1] - SUMS])
             head = mass @ received[:, : sizes[0]] / mass.sum()
         sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
+        # Agents need not tell these: they follow from what the server sent and what it received.
         keep, stay, old = memory.through_server(worked.mixing)
         head = (1 - stay - old) * head + stay * state.fitted[0] + old * state.previous[0]
         average = torch.lerp(head, state.head[0], keep)
