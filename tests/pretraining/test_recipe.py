@@ -15,12 +15,13 @@ import fedsurf
 from fedsurf import pretrained
 from fedsurf.cli import run
 from fedsurf.configuration import to_dict
-from fedsurf.files import CheckpointError
+from fedsurf.files import CheckpointError, write_tensors
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StarNetwork
+from fedsurf.pretraining import confidence
 from fedsurf.pretraining.confidence import ConfidenceConfig
 from fedsurf.pretraining.problems import WideConfig
-from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig, pretrain
+from fedsurf.pretraining.recipe import SEEN, WEIGHTS, PretrainConfig, pretrain
 from fedsurf.unrolled import TransferableConfig
 
 TINY = PretrainConfig(
@@ -101,18 +102,64 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_bytes(
-    whole, tmp_path
-):
-    @contextmanager
-    def stopping(_title, _total):
-        yield lambda: (_ for _ in ()).throw(Stop)
+class StopAtProblem:
+    """A progress bar that raises when so many problems were seen, and counts those seen by `see`."""
 
+    def __init__(self, last, monkeypatch):
+        self.last, self.numbers, plain = last, [], confidence.see
+
+        def see(optimizer, problems, number):
+            self.numbers.append(number)
+            return plain(optimizer, problems, number)
+
+        monkeypatch.setattr(confidence, "see", see)
+
+    @contextmanager
+    def __call__(self, _title, total):
+        self.done, self.total = 0, total
+        yield self.advance
+
+    def advance(self):
+        self.done += 1
+        if self.done == self.last:
+            raise Stop
+
+
+@pytest.mark.parametrize(("every", "again"), [(1, [2]), (2, [2]), (100, [0, 1, 2])])
+def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_bytes(
+    whole, tmp_path, monkeypatch, every, again
+):
+    monkeypatch.setattr(confidence, "KEPT_EVERY", every)
     with pytest.raises(Stop):
-        pretrain(TINY, tmp_path / "run", open_bar=stopping)
+        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
     assert not (tmp_path / "run" / WEIGHTS).exists()
+    bar = StopAtProblem(None, monkeypatch)
+    pretrain(TINY, tmp_path / "run", resume=True, open_bar=bar)
+    assert bar.numbers == again
+    assert bar.done == bar.total == 3
+    assert contents(tmp_path / "run") == contents(whole[0])
+
+
+def test_a_run_that_was_stopped_after_all_was_seen_learns_from_it(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(confidence, "KEPT_EVERY", 1)
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(3, monkeypatch))
     pretrain(TINY, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == contents(whole[0])
+
+
+def test_damaged_files_of_what_was_seen_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(confidence, "KEPT_EVERY", 1)
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
+    file = tmp_path / "run" / SEEN
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=rf"{SEEN}: truncated, damaged"):
+        pretrain(TINY, tmp_path / "run", resume=True)
+    write_tensors(file, {"heads": torch.tensor([2])}, {})
+    with pytest.raises(CheckpointError, match=rf"{SEEN}: damaged, it does not hold what was seen"):
+        pretrain(TINY, tmp_path / "run", resume=True)
 
 
 def test_confidence_is_learned_after_everything_else_and_changes_nothing_of_it(whole, tmp_path):

@@ -6,6 +6,7 @@ some agents' heads on all test examples is written down for each of many factors
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from fedsurf.algorithms.server import check_not_negative, check_positive
 from fedsurf.bars import OpenBar, silent
 from fedsurf.checks import check_count, check_share
+from fedsurf.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.models import cross_entropy
 from fedsurf.pretraining.problems import WideProblems
 from fedsurf.randomness import generator as seeded
@@ -29,6 +31,8 @@ OTHER_LAYERS = 2
 """After how many layers of a run that is done, beside the last one."""
 AGENTS = 4
 """Of how many agents."""
+KEPT_EVERY = 100
+"""After how many problems what was seen is written to a file, if at all."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ def learn_confidence(
     problems: WideProblems,
     config: ConfidenceConfig,
     open_bar: OpenBar = silent,
+    kept: Path | None = None,
 ) -> None:
     """Let an optimizer learn its confidence, in place; nothing else of it changes.
 
@@ -95,15 +100,22 @@ def learn_confidence(
         How.
     open_bar : OpenBar
         Opens a progress bar with a title and a total.
+    kept : Path or None
+        The file that keeps what was seen, and from which it goes on, to the same bits, where it is there
+        already; None to keep nothing.
     """
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to learn")
     config.check()
     problems = problems.with_rare_classes(config.rare_share)
-    seen = []
+    seen = read_seen(kept) if kept is not None and kept.exists() else []
     with open_bar("learning confidence", config.problems) as advance:
-        for number in range(config.problems):
+        for _ in seen:
+            advance()
+        for number in range(len(seen), config.problems):
             seen.append(see(optimizer, problems, number))
+            if kept is not None and len(seen) % KEPT_EVERY == 0:
+                write_seen(kept, seen)
             advance()
     fit(optimizer.confidence, seen, config, seeded(problems.seed, "jitter"))
 
@@ -131,6 +143,29 @@ def see(optimizer: Transferable, problems: WideProblems, number: int) -> Seen:
             known.append(rows[chosen])
             losses.append(losses_by_factor(logits, pool.y))
     return Seen(torch.cat(known), torch.cat(losses) / loss_of_guessing(task.classes))
+
+
+def write_seen(file: Path, seen: list[Seen]) -> None:
+    """Keep what was seen of the first problems."""
+    tensors = {
+        "known": torch.cat([one.known for one in seen]),
+        "losses": torch.cat([one.losses for one in seen]),
+        "heads": torch.tensor([len(one.losses) for one in seen]),
+    }
+    write_tensors(file, tensors, {})
+
+
+def read_seen(file: Path) -> list[Seen]:
+    """Read what `write_seen` kept, a part for each problem."""
+    kept = read_new_tensors(file)
+    try:
+        heads = kept["heads"].tolist()
+        known, losses = (torch.split(kept[name], heads) for name in ("known", "losses"))
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"{file}: damaged, it does not hold what was seen of problems ({error})"
+        ) from error
+    return [Seen(*one) for one in zip(known, losses, strict=True)]
 
 
 def fit(

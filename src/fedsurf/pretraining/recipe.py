@@ -29,6 +29,8 @@ Optimizer = TypeVar("Optimizer", bound=nn.Module)
 
 WEIGHTS = "optimizer.safetensors"
 """What `fedsurf.load` reads, in the run's folder."""
+SEEN = "seen.safetensors"
+"""What confidence was learning from when it was interrupted; gone when a run is finished."""
 
 _SURF = SurfConfig(
     steps=3000,
@@ -118,10 +120,12 @@ def pretrain(
             return load(path / WEIGHTS)
         whole = Transferable(config.optimizer, seeded(config.seed, "parameters"))
         whole.graph, whole.server = optimizer.graph, optimizer.server
-        learn_confidence(whole, problems, config.confidence, open_bar)
+        learn_confidence(whole, problems, config.confidence, open_bar, path / SEEN)
         return whole
 
-    return train_into(path, training, config, with_confidence, resume=resume, observers=observers)
+    found = train_into(path, training, config, with_confidence, resume=resume, observers=observers)
+    (path / SEEN).unlink(missing_ok=True)
+    return found
 
 
 def train_into(
