@@ -33,7 +33,7 @@ import fedsurf
 from fedsurf import SoftmaxHead, Start, generator
 from fedsurf.algorithms.algorithm import Algorithm
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.console import limit_threads, print_json
+from fedsurf.console import print_json
 from fedsurf.evaluation import Trajectories, run
 from fedsurf.methods import method_named
 from fedsurf.network import Network
@@ -42,6 +42,7 @@ from fedsurf.pretrained import digest
 from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
+from fedsurf.threads import limit_threads
 from fedsurf.tuning import TuneConfig, tune, with_batches_that_fit
 from fedsurf.unrolled.transferable_algorithm import Scaling
 

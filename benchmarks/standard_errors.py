@@ -19,9 +19,9 @@ from sklearn.neighbors import NearestCentroid
 from torch import Tensor
 
 from fedsurf import STUDIES, Study, TaskDistribution, generator
-from fedsurf.console import limit_threads
 from fedsurf.statistics import standard_error
 from fedsurf.tasks.task import Task
+from fedsurf.threads import limit_threads
 
 METHODS = {"ridge regression": RidgeClassifier, "class means": NearestCentroid}
 

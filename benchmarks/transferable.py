@@ -45,9 +45,9 @@ from fedsurf import (
     generator,
     make_network,
 )
-from fedsurf.console import limit_threads
 from fedsurf.network import Network
 from fedsurf.pretraining.recipe import PretrainConfig
+from fedsurf.threads import limit_threads
 
 ALGEBRA = {"mm", "bmm", "addmm", "baddbmm", "baddbmm_", "_linalg_eigh", "mv", "dot", "_sparse_mm"}
 """What counts as linear algebra, as torch calls it."""

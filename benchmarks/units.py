@@ -21,13 +21,13 @@ from torch import Tensor
 
 import fedsurf
 from fedsurf import STUDIES, SoftmaxHead, Study, generator
-from fedsurf.console import limit_threads
 from fedsurf.evaluation import run_all
 from fedsurf.federations import named_network
 from fedsurf.network import Network
 from fedsurf.statistics import standard_error
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
+from fedsurf.threads import limit_threads
 from fedsurf.unrolled.transferable_algorithm import Scaling
 
 WAYS: dict[str, Scaling] = {"False": "whole", "True": "features", '"auto"': "auto"}

@@ -278,6 +278,21 @@ def test_what_torch_makes_by_default_elsewhere_does_not_matter(
     np.testing.assert_allclose(found, expected, atol=1e-3 if other == torch.bfloat16 else 1e-6)
 
 
+@pytest.mark.parametrize(("n_jobs", "wanted"), [(None, 1), (2, 2)])
+def test_it_takes_as_many_threads_as_it_is_told_while_it_trains(iris, monkeypatch, n_jobs, wanted):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    x, y, _ = iris
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        model = FederatedClassifier(rounds=4, n_jobs=n_jobs)
+        model.fit(x, y, on_layer=lambda: seen.append(torch.get_num_threads()))
+        assert seen == [wanted, wanted]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_rows_are_dealt_evenly():
     assert [usual_agents(rows) for rows in (1, 39, 40, 150, 200, 10**6)] == [1, 1, 2, 7, 10, 10]
     owner = deal(23, 5, fedsurf.generator(0))
@@ -398,6 +413,7 @@ def test_tuples_and_what_has_an_order_are_ids(iris):
         ({"n_agents": 3}, "n_agents: got 3, but agents says whose each row is, and has 5 ids"),
         ({"rounds": 0}, "rounds: got 0, but it must be between 1 and 200"),
         ({"optimizer": "sgd"}, "optimizer: got 'sgd'"),
+        ({"n_jobs": 0}, "n_jobs: got 0, but it must be at least 1, below 0 or None"),
     ],
 )
 def test_wrong_settings_are_named(iris, settings, message):
@@ -593,6 +609,7 @@ def test_the_cases_are_as_odd_as_they_say():
         ({"rounds": 10.0}, "rounds: got 10.0"),
         ({"graph": "star", "reporting": "3"}, "reporting: got '3'"),
         ({"random_state": 1.5}, "random_state: got 1.5"),
+        ({"n_jobs": 1.5}, "n_jobs: got 1.5, but it must be a whole number, or None"),
         ({"probability": "0.5"}, "probability: got '0.5', but it must be a number"),
         ({"standardize": "no"}, "standardize: got 'no', but it must be True, False or 'auto'"),
         (

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import zeros
 
 import fedsurf
-from fedsurf import __version__, cli, console
+from fedsurf import __version__, cli
 from fedsurf.cli import run
 
 TINY = ["--surf.steps", "6", "--surf.validate-every", "3", "--surf.validation-tasks", "3"]
@@ -415,17 +415,3 @@ def test_a_folder_in_the_place_of_a_file_is_named(
     assert run(["tune", "digits", "--file", str(tmp_path)]) == 1
     assert "file: got" in (said := capsys.readouterr().err)
     assert "which is a folder, but it must be a file" in said
-
-
-def test_optimizers_of_fewer_than_50_million_parameters_take_one_thread(monkeypatch):
-    set_to = []
-    monkeypatch.setattr(console.torch, "set_num_threads", set_to.append)
-    monkeypatch.setattr(console, "threadpool_limits", set_to.append)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    console.limit_threads(50_000_000)
-    assert set_to == []
-    console.limit_threads(49_999_999)
-    assert set_to == [1, 1]
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    console.limit_threads(0)
-    assert set_to == [1, 1]

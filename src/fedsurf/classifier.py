@@ -39,6 +39,7 @@ from fedsurf.network import Network, check_graph
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
+from fedsurf.threads import threads
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.depth import MOST_LEARNED
 from fedsurf.unrolled.feature_range import FeatureRangeError
@@ -85,6 +86,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int, numpy.random.RandomState or None
         Deals the rows, draws the graph, whom a server calls and mini-batches. None is 0: the same call has the
         same result.
+    n_jobs : int or None
+        How many threads train. None is one, unless joblib or the variable OMP_NUM_THREADS says otherwise; -1 is
+        all cores. More than one pays with many rows and features only, and on a machine that has nothing else
+        to do.
 
     Attributes
     ----------
@@ -128,6 +133,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         standardize: bool | Literal["auto"] = "auto",
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.n_agents = n_agents
@@ -139,6 +145,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
         self.batch_size = batch_size
         self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def fit(
         self,
@@ -175,7 +182,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
             network = self._network(names_of(ids), generator(seed, "graph"))
             network.reset(generator(seed, "network"))
-            with _memory(owner, len(ids), x.shape[1]):
+            with _memory(owner, len(ids), x.shape[1]), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
                 random = generator(seed, "steps")
@@ -248,6 +255,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for name in ("n_agents", "reporting"):
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, " or None")
+        if self.n_jobs is not None:
+            check_whole(self.n_jobs, "n_jobs", " or None")
+            if self.n_jobs == 0:
+                raise ValueError("n_jobs: got 0, but it must be at least 1, below 0 or None")
         if self.probability is not None:
             check_number(self.probability, "probability")
             if not 0 <= self.probability <= 1:

@@ -14,13 +14,14 @@ from torch import Tensor
 from fedsurf import plots, pretrained
 from fedsurf.auditing import Audit, Subject
 from fedsurf.auditing import audit as run_audit
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.experiment import Experiment
 from fedsurf.files import check_folder, write_json, write_rows
 from fedsurf.presets import STUDIES
 from fedsurf.progress import opener
 from fedsurf.statistics import standard_error
 from fedsurf.study import Study, StudyConfig
+from fedsurf.threads import limit_threads
 
 ROUNDS = 20
 """Rounds of a pretrained optimizer, where none are given."""

@@ -12,11 +12,12 @@ from fedsurf import plots, pretrained
 from fedsurf.certificate import Certificate, GradientExamples, Reading
 from fedsurf.certificate import certify as run_certify
 from fedsurf.certificate_layers import Layer
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.experiment import Experiment
 from fedsurf.files import check_folder, write_json, write_rows
 from fedsurf.plots_certificate import certificate_figure
 from fedsurf.progress import opener
+from fedsurf.threads import limit_threads
 
 _SAYS = {
     "": "something",

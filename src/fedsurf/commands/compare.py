@@ -13,7 +13,7 @@ from fedsurf import tables
 from fedsurf.algorithms.checks import check_batch_size
 from fedsurf.commands.choices import AnyStudy
 from fedsurf.commands.evaluate import run_label
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.evaluation import recorded_steps
 from fedsurf.fairness import settings_note, start_note, with_fair_start
 from fedsurf.files import check_folder
@@ -24,6 +24,7 @@ from fedsurf.report import write_report
 from fedsurf.scores import ROUNDS, Score, score
 from fedsurf.study import Entrant, Study, StudyConfig
 from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.threads import limit_threads
 from fedsurf.tuning import (
     best_settings,
     check_tuned_through,

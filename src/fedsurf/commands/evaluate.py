@@ -6,10 +6,11 @@ from typing import Annotated
 import tyro
 
 from fedsurf import comparison, plots, tables
-from fedsurf.console import CommandLineError, err, limit_threads, out, print_json
+from fedsurf.console import CommandLineError, err, out, print_json
 from fedsurf.experiment import Experiment
 from fedsurf.files import write_json
 from fedsurf.progress import opener
+from fedsurf.threads import limit_threads
 
 
 def evaluate(

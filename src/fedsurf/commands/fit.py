@@ -17,7 +17,7 @@ from rich.table import Table
 from fedsurf import plots
 from fedsurf.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
 from fedsurf.columns import listed, spelled_as, words_for_none
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.files import (
     UNFINISHED,
     check_file,
@@ -32,6 +32,7 @@ from fedsurf.heads import FILE, Head
 from fedsurf.network import GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
+from fedsurf.threads import limit_threads
 from fedsurf.unrolled.depth import MOST_LEARNED, MOST_ROUNDS, layers_of
 from fedsurf.wording import counted
 

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.files import check_folder
 from fedsurf.pretraining.recipe import WEIGHTS, PretrainConfig
 from fedsurf.pretraining.recipe import pretrain as run_pretraining
 from fedsurf.progress import TerminalProgress
+from fedsurf.threads import limit_threads
 
 
 def pretrain(

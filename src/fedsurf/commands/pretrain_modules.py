@@ -6,12 +6,13 @@ from typing import Annotated
 import tyro
 
 from fedsurf.commands.pretrain import show
-from fedsurf.console import err, limit_threads
+from fedsurf.console import err
 from fedsurf.files import check_folder
 from fedsurf.pretraining.modules import ModulePretrainConfig
 from fedsurf.pretraining.modules import pretrain_for_modules as run_pretraining
 from fedsurf.pretraining.recipe import WEIGHTS
 from fedsurf.progress import TerminalProgress
+from fedsurf.threads import limit_threads
 
 
 def pretrain_modules(

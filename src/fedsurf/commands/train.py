@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import tyro
 
 from fedsurf.commands.choices import Preset
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.experiment import Experiment, ExperimentConfig
 from fedsurf.files import check_folder
 from fedsurf.progress import TerminalProgress
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.running import Observer
+from fedsurf.threads import limit_threads
 from fedsurf.tracking import TensorBoard
 
 

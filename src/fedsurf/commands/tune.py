@@ -7,11 +7,12 @@ import tyro
 
 from fedsurf import tables
 from fedsurf.commands.choices import AnyStudy
-from fedsurf.console import err, limit_threads, out, print_json
+from fedsurf.console import err, out, print_json
 from fedsurf.files import check_file
 from fedsurf.progress import opener
 from fedsurf.study import Study
 from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.threads import limit_threads
 from fedsurf.tuning import (
     TuneConfig,
     check_tuned_for,

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedsurf.bars import silent
 from fedsurf.configuration import to_dict
-from fedsurf.console import limit_threads
 from fedsurf.reproduction.claims import Claim
 from fedsurf.reproduction.estimate import measure, spoken, total
 from fedsurf.reproduction.figures import FIGURES, figure_named
@@ -28,6 +27,7 @@ from fedsurf.reproduction.stages import (
 from fedsurf.reproduction.workshop import Workshop
 from fedsurf.tasks.features import FeatureConfig
 from fedsurf.tasks.sources import MissingDataError
+from fedsurf.threads import limit_threads
 
 Say = Callable[[str], None]
 

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from fedsurf.bars import silent
 from fedsurf.configuration import to_dict
-from fedsurf.console import limit_threads
 from fedsurf.experiment import ExperimentConfig
 from fedsurf.models import SoftmaxHead
 from fedsurf.reproduction.sizes import Size
 from fedsurf.reproduction.workshop import Workshop, digest
 from fedsurf.study import StudyConfig
+from fedsurf.threads import limit_threads
 from fedsurf.unrolled import UDGDConfig
 
 
