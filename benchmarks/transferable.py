@@ -6,10 +6,10 @@ numbers with nothing in between, into tensors that are there already. Everything
 perceptrons, sums, memory) is what the ratio shows above 1.
 
 With --steps, also one meta-training step of it at that size, as `fedsurf pretrain` takes it, in turn with
-two of the paper's layer by the same trainer: as the paper takes it, with the loss on an agent's own
-test examples and gradients on mini-batches; and with the settings of `fedsurf pretrain`, with the loss
-and the gradients on all agents' examples and the gradient clipped, for which it must be whole. U-DGD has
-531 million parameters there and needs about 9 GB.
+two of the paper's layer by the same trainer: with the same settings, so that the layers alone differ, the
+loss and the gradients on all agents' examples and the gradient clipped, for which it must be whole; and as
+the paper takes it, another and cheaper step, with the loss on an agent's own test examples and gradients
+on mini-batches. U-DGD has 531 million parameters there and needs about 9 GB.
 
 Everything runs on one thread, as `fedsurf pretrain` does; OMP_NUM_THREADS sets another number.
 
@@ -144,7 +144,7 @@ def one_step(tasks: TaskDistribution, network: Network, model: SoftmaxHead, step
     own = training(transferable, recipe).step
     # A layer that starts at random has losses that pretraining would skip.
     same = replace(recipe, skip_above=None)
-    for settings, surf in (("the paper's settings", SurfConfig()), ("the same settings", same)):
+    for settings, surf in (("the same settings", same), ("the paper's settings", SurfConfig())):
         gc.collect()
         paper = UDGD(model, UDGDConfig(), generator(0, "parameters"))
         *ours, theirs = seconds(*[own] * OURS, training(paper, surf).step, repeats=steps)
