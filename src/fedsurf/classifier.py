@@ -41,6 +41,7 @@ from fedsurf.randomness import generator
 from fedsurf.tasks.task import Task
 from fedsurf.threads import threads
 from fedsurf.unrolled import Transferable
+from fedsurf.unrolled.cohorts import parts_of, split
 from fedsurf.unrolled.depth import MOST_LEARNED
 from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.transfer_state import TransferState
@@ -357,6 +358,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         staged, records = [], []
         with _errors_of_features(network):
             state = algorithm.init(task, network, random)
+        members = state.cohorts.members
+        parts = parts_of(examples, members)
         for layer in range(algorithm.steps + 1):
             if layer:
                 with _errors_of_features(network):
@@ -367,6 +370,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not weights.isfinite().all():
                 raise _diverged(network)
             mean = weights.mean(0, keepdim=True)
+            own = [head.accuracy(*one) for one in zip(split(weights, members), parts, strict=True)]
             staged.append(_matrix(mean, head)[0])
             records.append(
                 {
@@ -374,12 +378,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "floats": network.floats,
                     "loss": float(head.loss(mean, pool)),
                     "accuracy": float(head.accuracy(mean, pool)),
-                    "agent_accuracy": float(head.accuracy(weights, examples).mean()),
+                    "agent_accuracy": float(torch.cat(own).mean()),
                     "disagreement": float((weights - mean).square().sum(1).mean().sqrt()),
                 }
             )
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
-        unit = own_state(state, TransferState).view.unit
+        unit = own_state(state, TransferState).cohorts.unit
         units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
         return _matrix(weights, head), np.stack(staged), trajectory, units
 

@@ -125,6 +125,21 @@ def test_the_examples_of_some_agents_are_theirs(masked):
     assert real_examples(some) == [everybody[3], everybody[0]]
 
 
+def test_beyond_their_extents_agents_have_nothing():
+    data = draw_examples(2, agents=5, size=7, masked=True)
+    extents = data.extents.tolist()
+    assert extents != data.counts.tolist()
+    for agent, extent in enumerate(extents):
+        assert data.mask[agent, extent - 1]
+        assert not data.mask[agent, extent:].any()
+    short = data.cropped(4)
+    assert short.x.shape[1] == 4
+    assert real_examples(short)[0] == real_examples(data)[0][: int(data.mask[0, :4].sum())]
+    equal = draw_examples(2, agents=5, size=7)
+    assert equal.extents.tolist() == [7] * 5
+    assert equal.cropped(7).mask is None
+
+
 def test_padding_refuses_labels_that_do_not_match_the_features():
     x, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"^ys: got labels of 1 agents, but xs has 2"):

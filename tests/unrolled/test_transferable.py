@@ -202,14 +202,15 @@ def test_averages_stay_those_of_what_agents_tell(features):
         torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
         assert not torch.allclose(state.sums, state.own)
         told = [
-            federation.contribution(i, state.view.centre[i], centred=False) for i in range(AGENTS)
+            federation.contribution(i, state.cohorts.centre[i], centred=False)
+            for i in range(AGENTS)
         ]
         sketch = unpack(state.own_moments[:, features:], *omega.shape).mT.flatten(1)
         own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
         for found, place in ((state.own, 0), (own_moments, 1)):
             expected = torch.tensor([one[place] for one in told], dtype=torch.float64)
             torch.testing.assert_close(found, expected)
-        centres.append(state.view.centre)
+        centres.append(state.cohorts.centre)
     assert not torch.equal(centres[SHARED_ROUNDS - 2], centres[SHARED_ROUNDS - 1])
     assert torch.equal(centres[SHARED_ROUNDS - 1], centres[-1])
     # Three rounds do not average perfectly, but they bring the centres close to the one mean.
@@ -722,6 +723,8 @@ def test_a_state_is_tensors_and_numbers():
     state = states(make(task), task, over)[-1]
 
     def parts(value):
+        if isinstance(value, tuple):
+            return [part for one in value for part in parts(one)]
         if not is_dataclass(value):
             return [value]
         return [part for field in fields(value) for part in parts(getattr(value, field.name))]

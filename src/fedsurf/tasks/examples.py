@@ -45,6 +45,14 @@ class Examples:
             return torch.full((self.agents,), self.x.shape[1], device=self.x.device)
         return self.mask.sum(1)
 
+    @property
+    def extents(self) -> Tensor:
+        """Up to which place each agent has examples, int64 `[agents]`: their number if padding comes last."""
+        if self.mask is None:
+            return self.counts
+        places = torch.arange(1, self.mask.shape[1] + 1, device=self.x.device)
+        return (places * self.mask).amax(1)
+
     def mean(self, values: Tensor) -> Tensor:
         """Average `values[agents, examples]` over each agent's real examples, to `[agents]`."""
         if self.mask is None:
@@ -81,6 +89,11 @@ class Examples:
         """Return the examples of some agents, numbered by `agents`."""
         mask = None if self.mask is None else self.mask[agents]
         return Examples(self.x[agents], self.y[agents], mask)
+
+    def cropped(self, size: int) -> "Examples":
+        """Return the first `size` examples of every agent; padding may be among them."""
+        mask = None if self.mask is None else self.mask[:, :size]
+        return Examples(self.x[:, :size], self.y[:, :size], mask)
 
     def pooled(self) -> "Examples":
         """Return all real examples of all agents as the examples of one agent."""

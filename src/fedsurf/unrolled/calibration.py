@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from fedsurf.tasks.examples import Examples
-from fedsurf.unrolled.local_view import LocalView
 
 ROUNDING = 16
 """Differences of up to so many units in the last place are taken for rounding."""
@@ -77,13 +76,6 @@ class Standards:
         deviation = _deviation(within, squared_means - centre.square(), noise)
         unit = torch.where(deviation > 0, deviation, 1.0) if every else _eased(deviation)
         return Standards(centre.to(dtype), unit.to(dtype))
-
-    def view(self, examples: Examples, classes: int) -> LocalView:
-        """Look at examples from each agent's centre, in its units."""
-        agents = len(examples.x)
-        return LocalView.of(
-            examples, classes, self.centre.expand(agents, -1), self.unit.expand(agents, -1)
-        )
 
 
 def own_spreads(examples: Examples) -> Tensor:

@@ -112,9 +112,3 @@ class Curvature:
         rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
         axes = turn.mT.to(sketch.dtype) @ long
         return Curvature(axes, found.to(sketch.dtype), rest.to(sketch.dtype))
-
-    @staticmethod
-    def unknown(like: Tensor) -> "Curvature":
-        """Return what agents know who have not looked: no axes. `like` is `[agents, features]`."""
-        none = like.new_empty(len(like), 0, like.shape[1])
-        return Curvature(none, none[:, :, 0], torch.zeros_like(like[:, 0]))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
+from fedsurf.unrolled.cohorts import Cohorts
 from fedsurf.unrolled.local_fit import Outlook
-from fedsurf.unrolled.local_view import LocalView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,11 @@ class TransferState(State):
     sketch : Tensor
         Each agent's sketch of its own examples from where it saw them first, `[agents, k, features]`;
         used where there are more features than examples.
-    outlook : Outlook
-        Its view of them along the axes that it knows; through a server, along none.
+    cohorts : Cohorts
+        Its view of them.
+    outlooks : tuple of Outlook
+        Each cohort's view along the axes that its agents know; through a server, where they keep nothing
+        of what they hear, none.
     reports : int
         How many messages a server received so far.
     rounds : int
@@ -57,13 +60,9 @@ class TransferState(State):
     own: Tensor
     own_moments: Tensor
     sketch: Tensor
-    outlook: Outlook
+    cohorts: Cohorts
+    outlooks: tuple[Outlook, ...]
     reports: int
     rounds: int
     spreads: Tensor
     told: Tensor
-
-    @property
-    def view(self) -> LocalView:
-        """Each agent's own view of its examples."""
-        return self.outlook.view

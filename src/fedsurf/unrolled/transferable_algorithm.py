@@ -42,15 +42,15 @@ from fedsurf.unrolled.calibration import (
     pooled_spreads,
     without_squared_means,
 )
+from fedsurf.unrolled.cohorts import Cohorts, divided, join, parts_of
 from fedsurf.unrolled.confidence import SURENESS, known_of
 from fedsurf.unrolled.controller import NOBODY, schedule
-from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, Curvature, directions
+from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions
 from fedsurf.unrolled.depth import ROUNDS_OF_A_LAYER, check_rounds, layers_of
 from fedsurf.unrolled.feature_range import check_range
 from fedsurf.unrolled.local_fit import Outlook, by_feature
-from fedsurf.unrolled.local_view import LocalView
 from fedsurf.unrolled.local_work import LocalWork
-from fedsurf.unrolled.moments import centre, contribution, curvature, in_new_units
+from fedsurf.unrolled.moments import centre, curvature, in_new_units
 from fedsurf.unrolled.signals import FORGETTING, SUMS, Heard, hear, no_progress
 from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.weighted_sum import weighted_sum
@@ -143,13 +143,14 @@ class TransferableAlgorithm:
                 "network: got the shift operator 'laplacian', which does not average, but this "
                 "optimizer mixes averages: use 'metropolis'"
             )
+        members = divided(task.train)
         spreads = task.train.x.new_empty(len(task.train.x), 0)
         if self.standardising:
-            spreads = own_spreads(task.train)
-        view = self._view(task, spreads)
-        known = self._directions(network, view.x.dtype)
-        sketch = view.sketch(known)
-        own, own_moments = contribution(view, known, sketch, centred=True)
+            spreads = self._own_spreads(task, members)
+        cohorts = self._cohorts(task, members, spreads)
+        known = self._directions(network, task.train.x.dtype)
+        sketch = cohorts.sketch(known)
+        own, own_moments = cohorts.contribution(known, sketch, centred=True)
         check_range(task.train.x, own_moments, own[:, 1 - SUMS])
         zero = own.new_zeros(network.nodes, self.model.parameters)
         sums, moments = own, own_moments
@@ -157,9 +158,9 @@ class TransferableAlgorithm:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
             spreads = spreads.new_zeros(1, spreads.shape[1], dtype=torch.float64)
         progress = no_progress(network.nodes, task.classes, own)
-        # When a server calls agents, they will know more.
-        server = network.server
-        axes = Curvature.unknown(view.base) if server else curvature(own_moments, own, known)
+        outlooks: tuple[Outlook, ...] = ()
+        if not network.server:  # when a server calls agents, they will know more
+            outlooks = cohorts.look(curvature(own_moments, own, known))
         return TransferState(
             zero,
             head=zero,
@@ -174,7 +175,8 @@ class TransferableAlgorithm:
             own=own,
             own_moments=own_moments,
             sketch=sketch,
-            outlook=Outlook.of(view, axes),
+            cohorts=cohorts,
+            outlooks=outlooks,
             reports=0,
             rounds=0,
             spreads=spreads,
@@ -228,9 +230,10 @@ class TransferableAlgorithm:
         heard = self._hear(state.sums, state.progress, network)
         sharing = state.rounds < self.shared_rounds
         share = self._heard_share(network).to(state.head)
-        worked = self._work(network)(
+        worked = state.cohorts.work(
+            self._work(network),
             schedule(state.rounds, self.rounds, NOBODY, state.head),
-            state.outlook,
+            state.outlooks,
             state.head,
             heard,
             share,
@@ -244,7 +247,7 @@ class TransferableAlgorithm:
         told = [state.sums, seen]
         if sharing:
             told += [state.moments, state.spreads]
-        mass = memory.mass(state.view.count[:, 0]) if self.weigh_agents else None
+        mass = memory.mass(state.cohorts.count) if self.weigh_agents else None
         parts = [sent if mass is None else mass * sent, torch.cat(told, 1)]
         if self.optimizer.confidence is not None:
             parts.append(torch.lerp(worked.sureness, state.sureness, FORGETTING))
@@ -282,14 +285,13 @@ class TransferableAlgorithm:
         """
         known, sketch = self._directions(network, state.head.dtype), state.sketch
         if self.standardising:
-            view = self._view(task, spreads)
-            sketch = view.sketch(known)
+            cohorts = self._cohorts(task, state.cohorts.members, spreads)
+            sketch = cohorts.sketch(known)
         else:
-            view = state.view.about(centre(moments, state.sums, self.model.features))
-        own, own_moments = contribution(view, known, sketch, centred=False)
+            cohorts = state.cohorts.about(centre(moments, state.sums, self.model.features))
+        own, own_moments = cohorts.contribution(known, sketch, centred=False)
         sums = state.sums + own - state.own
         moments = (moments + own_moments).sub_(state.own_moments)
-        axes = curvature(moments, sums, known)
         return replace(
             state,
             sums=sums,
@@ -298,7 +300,8 @@ class TransferableAlgorithm:
             own_moments=own_moments,
             sketch=sketch,
             spreads=spreads,
-            outlook=Outlook.of(view, axes),
+            cohorts=cohorts,
+            outlooks=cohorts.look(curvature(moments, sums, known)),
         )
 
     def _through_server(
@@ -315,19 +318,18 @@ class TransferableAlgorithm:
         head, sums, progress, moments = torch.split(received, sizes, 1)
         sums, moments = sums.detach(), moments.detach()  # nothing learned is in them
         known = self._directions(network, state.head.dtype)
-        view, own, own_moments = state.view.of_agents(called), state.own[called], state.own_moments
-        own_moments = own_moments[called]
+        cohorts = state.cohorts.of_agents(called)
+        own, own_moments = state.own[called], state.own_moments[called]
         if state.reports:
-            view = view.about(centre(moments, sums, self.model.features))
-            sketch = state.sketch[called]
-            own, own_moments = contribution(view, known, sketch, centred=False)
+            cohorts = cohorts.about(centre(moments, sums, self.model.features))
+            own, own_moments = cohorts.contribution(known, state.sketch[called], centred=False)
         else:
             sums, moments = own, own_moments
         heard = self._hear(sums, progress, network)
-        axes = curvature(moments, sums, known)
-        worked = self._work(network)(
+        worked = cohorts.work(
+            self._work(network),
             schedule(state.rounds, self.rounds, len(called), head),
-            Outlook.of(view, axes),
+            cohorts.look(curvature(moments, sums, known)),
             head,
             heard,
             head.new_full((len(called), 1), len(called) / network.agents),
@@ -377,23 +379,28 @@ class TransferableAlgorithm:
         self, state: TransferState, task: Task, called: Tensor, network: Network
     ) -> TransferState:
         """Have the called agents tell a server of the spreads of their features: then all need new units."""
-        own = without_squared_means(own_spreads(task.train)[called])
+        own = without_squared_means(self._own_spreads(task, state.cohorts.members)[called])
         spreads = pooled_spreads(state.spreads[0], network.upload(own, called))[None]
-        view = self._view(task, spreads)
+        cohorts = self._cohorts(task, state.cohorts.members, spreads)
         known = self._directions(network, state.head.dtype)
         return replace(
             state,
             spreads=spreads,
             told=torch.zeros_like(state.told),
-            sketch=view.sketch(known),
-            outlook=replace(state.outlook, view=view),
+            sketch=cohorts.sketch(known),
+            cohorts=cohorts,
         )
 
-    def _view(self, task: Task, spreads: Tensor) -> LocalView:
+    def _cohorts(self, task: Task, members: tuple[Tensor, ...], spreads: Tensor) -> Cohorts:
         """Look at the agents' examples, in the units that spreads say, if any."""
         if not self.standardising:
-            return LocalView.of(task.train, task.classes)
-        return self._standards(task, spreads).view(task.train, task.classes)
+            return Cohorts.of(task.train, task.classes, members)
+        found, agents = self._standards(task, spreads), task.train.agents
+        centre, unit = (one.expand(agents, -1) for one in (found.centre, found.unit))
+        return Cohorts.of(task.train, task.classes, members, centre, unit)
+
+    def _own_spreads(self, task: Task, members: tuple[Tensor, ...]) -> Tensor:
+        return join([own_spreads(part) for part in parts_of(task.train, members)], members)
 
     def _standards(self, task: Task, spreads: Tensor) -> Standards:
         return Standards.of(spreads, task.train.x.dtype, every=self.scaling == "features")

@@ -1,0 +1,184 @@
+"""Agents of similar size work together, so that not everyone is padded to the largest of all.
+
+Agents are rows of tensors, in which everyone has as many examples as the largest. Where few agents hold most of
+the examples, nearly all of that would be padding. So agents are divided into cohorts, each padded to its own
+largest agent. What they do is the same; problems of ordinary size are one cohort.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from fedsurf.tasks.examples import Examples
+from fedsurf.unrolled.curvature import Curvature
+from fedsurf.unrolled.local_fit import Outlook
+from fedsurf.unrolled.local_view import LocalView
+from fedsurf.unrolled.local_work import LocalWork, Worked
+from fedsurf.unrolled.moments import contribution
+from fedsurf.unrolled.signals import Heard
+
+ORDINARY = 4_000_000
+"""The numbers in the features of all agents' examples, padding included, up to which they are one cohort."""
+PADDING = 250_000
+"""How many numbers of padding a cohort has, at most, in larger problems."""
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Every agent's own view of its examples, cohort by cohort.
+
+    Attributes
+    ----------
+    members : tuple of Tensor
+        The numbers of each cohort's agents, from 0 on, int64 `[agents of the cohort]`; of one cohort all,
+        in their order.
+    views : tuple of LocalView
+        The views of each cohort's agents.
+    """
+
+    members: tuple[Tensor, ...]
+    views: tuple[LocalView, ...]
+
+    @staticmethod
+    def of(
+        examples: Examples,
+        classes: int,
+        members: tuple[Tensor, ...],
+        centre: Tensor | None = None,
+        unit: Tensor | None = None,
+    ) -> "Cohorts":
+        """Look at examples, from each agent's own mean and in raw units where nothing else is given."""
+        nothing = [None] * len(members)
+        places = nothing if centre is None else split(centre, members)
+        units = nothing if unit is None else split(unit, members)
+        parts = zip(parts_of(examples, members), places, units, strict=True)
+        return Cohorts(members, tuple(LocalView.of(part, classes, *own) for part, *own in parts))
+
+    @property
+    def count(self) -> Tensor:
+        """The number of each agent's examples, `[agents, 1]`."""
+        return self._join([view.count[:, 0] for view in self.views])
+
+    @property
+    def centre(self) -> Tensor:
+        """Each agent's centre, raw, `[agents, features]`."""
+        return self._join([view.centre for view in self.views])
+
+    @property
+    def base(self) -> Tensor:
+        """Where each agent's examples are seen from, raw, `[agents, features]`."""
+        return self._join([view.base for view in self.views])
+
+    @property
+    def unit(self) -> Tensor | None:
+        """The unit of each feature for each agent, raw, `[agents, features]`; None where it is 1."""
+        units = [view.unit for view in self.views if view.unit is not None]
+        return self._join(units) if units else None
+
+    def about(self, centre: Tensor) -> "Cohorts":
+        """Return the same examples as seen from other centres, raw, `[agents, features]`."""
+        pairs = zip(self.views, self._split(centre), strict=True)
+        return Cohorts(self.members, tuple(view.about(place) for view, place in pairs))
+
+    def of_agents(self, agents: Tensor) -> "Cohorts":
+        """Return the views of some agents, numbered by `agents`; these are numbered anew, in their order."""
+        if len(self.members) == 1:
+            return Cohorts((torch.arange(len(agents)),), (self.views[0].of_agents(agents),))
+        members, views = [], []
+        for own, view in zip(self.members, self.views, strict=True):
+            place = torch.searchsorted(own, agents).clamp(max=len(own) - 1)
+            here = (own[place] == agents).nonzero().flatten()
+            if len(here):
+                members.append(here)
+                views.append(view.of_agents(place[here]))
+        return Cohorts(tuple(members), tuple(views))
+
+    def sketch(self, directions: Tensor) -> Tensor:
+        """Return Ωᵀ Σ x xᵀ of each agent's examples from its centre, `[agents, k, features]`."""
+        return self._join([view.sketch(directions) for view in self.views])
+
+    def contribution(
+        self, known: Tensor, sketch: Tensor, *, centred: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return what agents tell of their data, as `moments.contribution` does."""
+        told = [
+            contribution(view, known, own, centred=centred)
+            for view, own in zip(self.views, self._split(sketch), strict=True)
+        ]
+        sums, moments = (self._join(parts) for parts in zip(*told, strict=True))
+        return sums, moments
+
+    def look(self, curvature: Curvature) -> tuple[Outlook, ...]:
+        """Look at the examples along the axes of what all agents know of the curvature."""
+        parts = (self._split(getattr(curvature, field.name)) for field in fields(curvature))
+        known = (Curvature(*one) for one in zip(*parts, strict=True))
+        pairs = zip(self.views, known, strict=True)
+        return tuple(Outlook.of(view, one) for view, one in pairs)
+
+    def work(
+        self,
+        work: LocalWork,
+        when: Tensor,
+        outlooks: tuple[Outlook, ...],
+        head: Tensor,
+        heard: Heard,
+        heard_share: Tensor,
+        generator: torch.Generator,
+    ) -> Worked:
+        """Let all agents work, each cohort with its outlook; the rest is of all agents, as in `LocalWork`."""
+        parts = (self._split(getattr(heard, field.name)) for field in fields(heard))
+        known = [Heard(*one) for one in zip(*parts, strict=True)]
+        done = [
+            work(when, *own, generator)
+            for own in zip(
+                outlooks, self._split(head), known, self._split(heard_share), strict=True
+            )
+        ]
+        return Worked(
+            *(self._join([getattr(one, field.name) for one in done]) for field in fields(Worked))
+        )
+
+    def _split(self, values: Tensor) -> list[Tensor]:
+        return split(values, self.members)
+
+    def _join(self, parts: Sequence[Tensor]) -> Tensor:
+        return join(parts, self.members)
+
+
+def divided(examples: Examples) -> tuple[Tensor, ...]:
+    """Divide agents into cohorts by the number of their examples; return the numbers of each one's agents."""
+    extents, features = examples.extents, examples.features
+    if len(extents) * int(extents.max()) * features <= ORDINARY:
+        return (torch.arange(len(extents)),)
+    sizes, order = extents.sort(descending=True, stable=True)
+    begins, padding, largest = [], 0, int(sizes[0])
+    for place, size in enumerate(sizes.tolist()):
+        padding += (largest - size) * features
+        if padding > PADDING:
+            begins.append(place)
+            padding, largest = 0, size
+    return tuple(agents.sort().values for agents in order.tensor_split(begins))
+
+
+def parts_of(examples: Examples, members: tuple[Tensor, ...]) -> list[Examples]:
+    """Give every cohort its examples, padded to its own largest agent."""
+    if len(members) == 1:
+        return [examples]
+    extents = examples.extents
+    return [examples.cropped(int(extents[agents].max())).of(agents) for agents in members]
+
+
+def split(values: Tensor, members: tuple[Tensor, ...]) -> list[Tensor]:
+    """Give every cohort its rows of `values[agents, …]`."""
+    if len(members) == 1:
+        return [values]
+    return [values[agents] for agents in members]
+
+
+def join(parts: Sequence[Tensor], members: tuple[Tensor, ...]) -> Tensor:
+    """Undo `split`."""
+    if len(members) == 1:
+        return parts[0]
+    return torch.cat(list(parts))[torch.cat(members).argsort()]
