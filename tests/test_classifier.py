@@ -646,6 +646,12 @@ def test_settings_of_the_wrong_type_are_named(iris, settings, message):
         FederatedClassifier(**settings).fit(x, y)
 
 
+def test_what_is_called_after_a_layer_must_be_a_function(iris):
+    x, y, _ = iris
+    with pytest.raises(TypeError, match="on_layer: got 3, but it must be a function, or None"):
+        FederatedClassifier().fit(x, y, on_layer=3)
+
+
 def test_a_fit_that_fails_leaves_the_one_before(iris):
     x, y, _ = iris
     model = FederatedClassifier(rounds=6).fit(x, y)

@@ -167,6 +167,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
             _check_labels(y)
             self._check_numbers()
+            if on_layer is not None and not callable(on_layer):
+                raise TypeError(
+                    f"on_layer: got {repr(on_layer)[:60]}, but it must be a function, or None"
+                )
             classes, labels = np.unique(y, return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(
