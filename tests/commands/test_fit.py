@@ -922,6 +922,16 @@ def test_a_folder_that_another_process_writes_is_refused_before_the_work(
     assert not folder.exists()  # nothing came into it
 
 
+def test_a_fit_that_fails_leaves_no_folders_that_it_made(iris, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    folder = tmp_path / "mine" / "models" / "wine"
+    assert "no such file" in failed(capsys, ["fit", tmp_path / "no.csv", "--folder", folder])
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == []
+    command = ["fit", iris, "--label", "kind", "--drop", "greenhouse", "--rounds", "2"]
+    assert run([str(one) for one in [*command, "--folder", folder]]) == 0
+    assert {path.name for path in folder.iterdir()} == FILES
+
+
 def test_what_a_killed_fit_left_is_no_obstacle(iris, tmp_path):
     folder = tmp_path / "model"
     (folder / ".new.abc").mkdir(parents=True)
