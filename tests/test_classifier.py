@@ -496,9 +496,16 @@ def test_a_graph_whose_agents_would_have_no_rows_is_called_so(iris, graph, messa
         FederatedClassifier(graph=graph).fit(*iris[:2])
 
 
-def test_too_little_memory_is_said_to_be_so(iris, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+        MemoryError("Unable to allocate 9 GiB for an array"),
+    ],
+)
+def test_too_little_memory_is_said_to_be_so(iris, monkeypatch, error):
     def full(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+        raise error
 
     x, y, _ = iris
     monkeypatch.setattr("fedsurf.classifier.examples_of", full)

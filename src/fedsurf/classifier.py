@@ -476,8 +476,8 @@ def _memory(owner: Array, agents: int, features: int) -> Iterator[None]:
     """Say what takes so much memory where there is not enough of it."""
     try:
         yield
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:  # NumPy's and torch's
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         largest = int(np.bincount(owner, minlength=agents).max())
         raise ValueError(
