@@ -145,6 +145,45 @@ def test_the_trajectory_is_that_of_the_consensus_model(iris):
     assert (staged[-1] == model.predict(x)).all()
 
 
+@pytest.mark.parametrize("graph", ["ring", "star"])
+def test_an_agents_own_head_is_scored_and_staged_as_it_predicts(iris, graph):
+    x, y, growers = iris
+    model = FederatedClassifier(graph=graph, rounds=6).fit(x, y, agents=growers)
+    weights = np.arange(150.0)
+    staged = {one: np.array(list(model.staged_predict(x, agent=one))) for one in model.agents_}
+    for one, labels in staged.items():
+        right = model.predict(x, agent=one) == y
+        assert model.score(x, y, agent=one) == right.mean()
+        assert model.score(x, y, weights, agent=one) == np.average(right, weights=weights)
+        assert labels.shape == (4, 150)
+        assert (labels[0] == model.classes_[0]).all()
+        assert (labels[-1] == model.predict(x, agent=one)).all()
+    shares = [
+        [np.mean(staged[one][layer, growers == one] == y[growers == one]) for one in staged]
+        for layer in range(4)
+    ]
+    np.testing.assert_allclose(model.trajectory_["agent_accuracy"], np.mean(shares, axis=1))
+    unlike = len({labels[1].tobytes() for labels in staged.values()})
+    assert unlike > 1 if graph == "ring" else unlike == 1
+    assert model.score(x, y) == np.mean(model.predict(x) == y)
+    assert model.score(x, y, weights) == np.average(model.predict(x) == y, weights=weights)
+    for judge in (
+        lambda: model.score(x, y, agent="zoe"),
+        lambda: [*model.staged_predict(x, "zoe")],
+    ):
+        with pytest.raises(ValueError, match="agent: got 'zoe', but it must be one of the 5"):
+            judge()
+
+
+def test_a_subclass_that_predicts_otherwise_is_scored_by_what_it_predicts(iris):
+    class Stubborn(FederatedClassifier):
+        def predict(self, X):  # noqa: N803
+            return np.full(len(X), "setosa")
+
+    x, y, growers = iris
+    assert Stubborn(rounds=2).fit(x, y, agents=growers).score(x, y) == np.mean(y == "setosa")
+
+
 def test_mini_batches_are_random_and_all_rows_are_no_batch(iris):
     x, y, growers = iris
     options = [(None, 0), (1000, 0), (10, 0), (10, 0), (10, 1)]
@@ -473,9 +512,16 @@ def test_a_graph_whose_agents_would_have_no_rows_is_called_so(iris, graph, messa
         FederatedClassifier(graph=graph).fit(*iris[:2])
 
 
-def test_too_little_memory_is_said_to_be_so(iris, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+        MemoryError("Unable to allocate 9 GiB for an array"),
+    ],
+)
+def test_too_little_memory_is_said_to_be_so(iris, monkeypatch, error):
     def full(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+        raise error
 
     x, y, _ = iris
     monkeypatch.setattr("fedsurf.classifier.examples_of", full)
@@ -622,6 +668,12 @@ def test_settings_of_the_wrong_type_are_named(iris, settings, message):
     x, y, _ = iris
     with pytest.raises(TypeError, match=f"^{message}"):
         FederatedClassifier(**settings).fit(x, y)
+
+
+def test_what_is_called_after_a_layer_must_be_a_function(iris):
+    x, y, _ = iris
+    with pytest.raises(TypeError, match="on_layer: got 3, but it must be a function, or None"):
+        FederatedClassifier().fit(x, y, on_layer=3)
 
 
 def test_a_fit_that_fails_leaves_the_one_before(iris):

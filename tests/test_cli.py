@@ -344,6 +344,19 @@ def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command
     assert ("goes on" in error) == bool(said)
 
 
+@pytest.mark.parametrize("said", ["", "Unable to allocate 9 GiB"])
+def test_too_little_memory_is_no_traceback(monkeypatch, capsys, said):
+    def full(*_, **__):
+        raise MemoryError(said)
+
+    monkeypatch.setattr(cli.app, "cli", full)
+    assert run(["fit", "data.csv"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: there is not enough memory for it")
+    assert error.count("\n") == 1
+    assert said in error
+
+
 def test_a_second_interruption_is_no_traceback(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

@@ -55,6 +55,9 @@ def test_rows_without_names_are_taken_by_position(wine, kind):
         (lambda x: x[:, :3], r"^x: got shape \[178, 3\], but it must be \[rows, 13\]"),
         (lambda x: x.astype(str)[:, :1] + "?", "^x: got features that are no numbers .could not"),
         (lambda x: x * np.nan, "^x: got a value that is NaN or infinite"),
+        (lambda x: x.astype("M8[D]"), r"^x: got datetime64\[D\], but features must be numbers"),
+        (lambda x: x * 1j, "^x: got complex128, but features must be numbers"),
+        (lambda x: [x[0], x[0][:2]], "^x: got rows that are no array"),
     ],
 )
 def test_rows_that_are_none_of_its_features_are_refused(wine, change, message):
@@ -75,6 +78,21 @@ def test_rows_that_are_none_of_its_features_are_refused(wine, change, message):
             r"^classes: got datetime.date\(2020, 1, 1\)",
         ),
         ({"features": np.array(["a", "b"])}, "^features: got a ndarray, but it must be a list"),
+        (
+            {"features": [0, 1]},
+            "^features: got 0 among them, but it must be a list of text, or None",
+        ),
+        ({"features": ["a", "a"]}, "^features: got 'a' twice, but each must be there once"),
+        ({"classes": [0, 1, 1]}, "^classes: got 1 twice, but each must be there once"),
+        ({"classes": [0.5, 1.5, np.nan]}, "^classes: got nan among them, but it must be a list"),
+        ({"label": 5}, "^label: got 5, but it must be text, or None"),
+        ({"config": None}, "^config: got None, but it must be a dict"),
+        (
+            {"config": {"rounds": np.int64(3)}},
+            "^config: got what cannot be written as JSON .Object of",
+        ),
+        ({"weight": [[1.0, 1.0]] * 3}, "^weight: got list, but it must be an array of NumPy"),
+        ({"bias": torch.ones(3)}, "^bias: got Tensor, but it must be an array of NumPy"),
         ({"features": ["a"]}, r"^features: got 1 name, but weight has shape \[3, 2\]"),
         (
             {"classes": ["a", "b"]},
@@ -93,8 +111,16 @@ def test_rows_that_are_none_of_its_features_are_refused(wine, change, message):
 def test_what_could_not_be_read_again_is_no_head(tmp_path, change, message):
     parts = {"weight": np.ones((3, 2)), "bias": np.ones(3), "classes": [0, 1, 2], "features": None}
     with pytest.raises((TypeError, ValueError), match=message):
-        Head(**{**parts, **change}, label=None, config={}).write(tmp_path)
+        Head(**{**parts, "label": None, "config": {}, **change}).write(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_of_weights_may_be_in_another_order_than_in_memory(tmp_path):
+    weight, bias = np.arange(6.0).reshape(3, 2), np.arange(3.0)
+    Head(weight[::-1], bias[::-1], [2, 1, 0], None, None, {}).write(tmp_path)
+    again = Head.read(tmp_path)
+    assert again.weight.tolist() == weight[::-1].tolist()
+    assert again.bias.tolist() == bias[::-1].tolist()
 
 
 def test_files_of_no_head_are_named(tmp_path):

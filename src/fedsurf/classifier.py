@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -174,6 +175,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
             _check_labels(y)
             self._check_numbers()
+            if on_layer is not None and not callable(on_layer):
+                raise TypeError(
+                    f"on_layer: got {repr(on_layer)[:60]}, but it must be a function, or None"
+                )
             classes, labels = np.unique(y, return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(
@@ -189,10 +194,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 random = generator(seed, "steps")
                 heads, staged, trajectory, units = self._train(task, network, random, on_layer)
             self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
+            self._staged_agents = None if network.server else heads  # a server's agents share one
             self.agents_, self.owner_, self.units_ = ids, owner, units
-            self.agent_coef_ = heads[:, :, :-1]
-            self.agent_intercept_ = heads[:, :, -1]
-            self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
+            self.agent_coef_ = heads[-1][:, :, :-1]
+            self.agent_intercept_ = heads[-1][:, :, -1]
+            self.coef_, self.intercept_ = staged[-1][:, :-1], staged[-1][:, -1]
             names = dict(enumerate(names_of(ids)))
             self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
             self.n_rounds_, self.floats_ = network.rounds, network.floats
@@ -217,11 +223,30 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: Array = self.classes_[chosen]
         return found
 
-    def staged_predict(self, X: Any) -> Iterator[Array]:  # noqa: N803
-        """Return the consensus model's labels at the start, then after every layer."""
-        x = self._checked(X)
-        for head in self._staged:
+    def staged_predict(self, X: Any, agent: Hashable = None) -> Iterator[Array]:  # noqa: N803
+        """Return labels at the start, then after every layer, by the consensus model or an agent's own."""
+        x, number = self._checked(X), self._number(agent)
+        staged = self._staged
+        if number is not None and self._staged_agents is not None:
+            staged = [heads[number] for heads in self._staged_agents]
+        for head in staged:
             yield self.classes_[(x @ head[:, :-1].T + head[:, -1]).argmax(1)]
+
+    def score(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        agent: Hashable = None,
+    ) -> float:
+        """Return the share of rows whose label is right, by the consensus model or an agent's own.
+
+        With `sample_weight`, `[rows]`, a row counts by its weight.
+        """
+        if agent is None:  # as scikit-learn does it, also where a subclass predicts otherwise
+            return float(super().score(X, y, sample_weight))
+        return float(accuracy_score(y, self.predict(X, agent), sample_weight=sample_weight))
 
     def _checked(self, X: Any) -> Array:  # noqa: N803
         check_is_fitted(self)
@@ -229,20 +254,25 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return x
 
     def _scores(self, X: Any, agent: Hashable) -> Array:  # noqa: N803
-        x = self._checked(X)
+        x, number = self._checked(X), self._number(agent)
         coef, intercept = self.coef_, self.intercept_
-        if agent is not None:
-            known = names_of(self.agents_)
-            if not isinstance(agent, Hashable) or agent not in known:
-                raise ValueError(
-                    f"agent: got {repr(agent)[:60]}, but it must be one of the "
-                    f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
-                    f"{', …' if len(known) > 3 else ''}"
-                )
-            number = known.index(agent)
+        if number is not None:
             coef, intercept = self.agent_coef_[number], self.agent_intercept_[number]
         scores: Array = x @ coef.T + intercept
         return scores
+
+    def _number(self, agent: Hashable) -> int | None:
+        """Return the place of an agent in `agents_`; None, where nobody is asked for, stays None."""
+        if agent is None:
+            return None
+        known = names_of(self.agents_)
+        if not isinstance(agent, Hashable) or agent not in known:
+            raise ValueError(
+                f"agent: got {repr(agent)[:60]}, but it must be one of the "
+                f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
+                f"{', …' if len(known) > 3 else ''}"
+            )
+        return known.index(agent)
 
     def _check_numbers(self) -> None:
         """Raise unless all that must be whole numbers are, and what must be True, False or "auto" is."""
@@ -324,11 +354,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network: Network,
         random: torch.Generator,
         on_layer: Callable[[], None] | None,
-    ) -> tuple[Array, Array, dict[str, Array], Array]:
+    ) -> tuple[list[Array], list[Array], dict[str, Array], Array]:
         """Run the optimizer.
 
-        Returns the agents' heads, `[agents, classes, features + 1]`; the consensus at the start and after
-        every layer; what was seen there; and the units of the features.
+        Returns the agents' heads at the start and after every layer, `[agents, classes, features + 1]` each
+        (only the last ones through a server, where all share one); the consensus there, what was seen
+        there, and the units of the features.
         """
         optimizer = self.optimizer
         if not isinstance(optimizer, str | Path | Transferable):
@@ -355,6 +386,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "the result may be worse than with fewer rounds",
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
+        heads: list[Array] = []
         staged, records = [], []
         with _errors_of_features(network):
             state = algorithm.init(task, network, random)
@@ -372,6 +404,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mean = weights.mean(0, keepdim=True)
             own = [head.accuracy(*one) for one in zip(split(weights, members), parts, strict=True)]
             staged.append(_matrix(mean, head)[0])
+            if network.server:
+                heads.clear()
+            heads.append(_matrix(weights, head))
             records.append(
                 {
                     "rounds": network.rounds,
@@ -385,7 +420,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
         unit = own_state(state, TransferState).cohorts.unit
         units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
-        return _matrix(weights, head), np.stack(staged), trajectory, units
+        return heads, staged, trajectory, units
 
 
 @contextmanager
@@ -456,8 +491,8 @@ def _memory(owner: Array, agents: int, features: int) -> Iterator[None]:
     """Say what takes so much memory where there is not enough of it."""
     try:
         yield
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:  # NumPy's and torch's
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         largest = int(np.bincount(owner, minlength=agents).max())
         raise ValueError(

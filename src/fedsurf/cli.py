@@ -1,9 +1,9 @@
 """The command line: parse, call the library, print.
 
-Exit codes: 0 done; 1 failed (bad input, a value that cannot be, a damaged file, a full disk); 2 the
-command line cannot be read (no such option, a value of another type); 3 data is missing; 4 meta-training
-diverged; 130 interrupted. Results go to standard output, progress and errors to standard error. Each
-command is a file in `commands`.
+Exit codes: 0 done; 1 failed (bad input, a value that cannot be, a damaged file, a full disk or memory); 2
+the command line cannot be read (no such option, a value of another type); 3 data is missing; 4
+meta-training diverged; 130 interrupted. Results go to standard output, progress and errors to standard
+error. Each command is a file in `commands`.
 """
 
 import logging
@@ -102,6 +102,9 @@ def run(arguments: list[str]) -> int:
         return _failed(error, 4)
     except (CheckpointError, sources.FetchError, ValueError, OSError, ImportError) as error:
         return _failed(error, 1)
+    except MemoryError as error:  # Python's own says nothing, NumPy's how much it wanted
+        more = f" ({error})" if str(error) else ""
+        return _failed(MemoryError(f"there is not enough memory for it{more}"), 1)
     return 0
 
 

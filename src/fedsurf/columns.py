@@ -75,16 +75,19 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
 
 def _truths(values: Array) -> Array:
     """Return a column of the words True and False, in any case, as truth values; others as they are."""
-    if values.dtype.kind != "O" or not all(isinstance(value, str) for value in values.tolist()):
+    if values.dtype.kind != "O":
         return values
-    words = np.char.lower(values.astype(str))
-    return words == "true" if np.isin(words, ("true", "false")).all() else values
+    known = values.tolist()
+    if not all(isinstance(value, str) and value.lower() in ("true", "false") for value in known):
+        return values
+    return np.array([value.lower() == "true" for value in known])
 
 
 def labels_of(path: Path, name: str, values: Array) -> Array:
     """Turn a column into labels: whole numbers if all of them are (also if all end in .0), or else text."""
     values = _decoded(path, name, values)
     _check_complete(path, name, values)
+    values = _times_of_python(values)
     if values.dtype.kind in "iub":
         return values
     if values.dtype.kind == "f":
@@ -132,6 +135,16 @@ def _decoded(path: Path, name: str, values: Array) -> Array:
                 "text in UTF-8"
             ) from error
     return decoded
+
+
+def _times_of_python(values: Array) -> Array:
+    """Return times finer than microseconds, of which Python makes whole numbers, as it writes others."""
+    if not _is_time(values) or np.datetime_data(values.dtype)[0] not in ("ns", "ps", "fs", "as"):
+        return values
+    coarse = values.astype(f"{values.dtype.kind}8[us]")
+    if (coarse == values).all():
+        return coarse
+    return np.array([str(value) for value in values], dtype=object)
 
 
 def words_for_none(labels: Array) -> list[str]:
@@ -314,8 +327,8 @@ def _check_complete(path: Path, name: str, values: Array) -> None:
 
 
 def _is_missing(value: Any) -> bool:
-    if value is None or (isinstance(value, str) and value == ""):
-        return True
+    if value is None or isinstance(value, str):
+        return not value
     unlike = value != value  # a NaN is unlike itself
     if isinstance(unlike, bool | np.bool_):
         return bool(unlike)

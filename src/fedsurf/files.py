@@ -166,7 +166,7 @@ def _named(path: Path, temporary: Path) -> Iterator[None]:
 def only_one(folder: Path) -> Iterator[None]:
     """Raise if another process is in such a block with the same folder; where files can be locked.
 
-    A folder that is made for it is removed again if it stays empty.
+    Folders that are made for it are removed again if they stay empty.
     """
     try:
         import fcntl
@@ -175,7 +175,7 @@ def only_one(folder: Path) -> Iterator[None]:
         return
     if folder.is_file():
         raise FileExistsError(f"{folder}: this is a file, but it must be a folder")
-    new = not folder.exists()
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -189,9 +189,9 @@ def only_one(folder: Path) -> Iterator[None]:
             pass
         yield
     finally:
-        if new:
-            with suppress(OSError):  # it holds something
-                folder.rmdir()
+        with suppress(OSError):  # one holds something
+            for place in new:
+                place.rmdir()
         os.close(handle)
 
 

@@ -1,7 +1,9 @@
 """A trained head as files: one of fedsurf, which knows its classes, and one of plain PyTorch."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from fedsurf.checks import check_kind
 from fedsurf.columns import listed
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.plain import json_text
 from fedsurf.wording import counted
 
 Array = NDArray[Any]
@@ -47,9 +51,18 @@ class Head:
 
     def __post_init__(self) -> None:
         """Raise where the parts are not those of one classifier, or no file could hold them."""
-        _check_plain(self.classes, "classes")
+        for name in ("weight", "bias"):
+            check_kind(getattr(self, name), np.ndarray, name, "an array of NumPy")
+        plain = "a list of text or of Python's own numbers, as tolist() of an array is"
+        _check_plain(self.classes, "classes", str | int | float, plain)
         if self.features is not None:
-            _check_plain(self.features, "features")
+            _check_plain(self.features, "features", str, "a list of text, or None")
+        check_kind(self.label, str | None, "label", "text, or None")
+        check_kind(self.config, dict, "config", "a dict")
+        try:
+            json_text(self.config)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"config: got what cannot be written as JSON ({error})") from error
         weight, bias, rows = np.shape(self.weight), np.shape(self.bias), len(self.classes)
         if len(weight) != 2 or weight[0] != rows or bias != (rows,):
             raise ValueError(
@@ -69,7 +82,10 @@ class Head:
         return found
 
     def _features_of(self, x: Any) -> Array:
-        given = np.asarray(x)
+        try:
+            given = np.asarray(x)
+        except ValueError as error:
+            raise ValueError(f"x: got rows that are no array ({error})") from error
         if self.features is not None and hasattr(x, "columns"):
             places = {str(name): place for place, name in enumerate(x.columns)}
             if len(places) < len(x.columns):
@@ -84,6 +100,8 @@ class Head:
                     f"there are {listed(places)}"
                 )
             given = given[:, [places[name] for name in self.features]]
+        if given.dtype.kind in "mMc":  # NumPy would make numbers of them
+            raise ValueError(f"x: got {given.dtype}, but features must be numbers")
         try:
             given = given if given.dtype.kind == "f" else given.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -100,7 +118,7 @@ class Head:
         """Write both files into a folder: the state dict in float32, as PyTorch's layers are."""
         folder = Path(folder)
         self._check_single()
-        weight, bias = torch.tensor(self.weight), torch.tensor(self.bias)
+        weight, bias = (torch.tensor(part.copy()) for part in (self.weight, self.bias))
         plain = {"weight": weight.float(), "bias": bias.float()}
         metadata = {name: getattr(self, name) for name in sorted(_FIELDS)}
         write_tensors(folder / LINEAR, plain, {"classes": self.classes})
@@ -141,11 +159,15 @@ class Head:
         return head
 
 
-def _check_plain(values: Any, argument: str) -> None:
-    """Raise unless these are what JSON has words for: NumPy's numbers are not, nor are dates."""
-    wanted = "but it must be a list of text or of Python's own numbers, as tolist() of an array is"
+def _check_plain(values: Any, argument: str, kind: type | UnionType, wanted: str) -> None:
+    """Raise unless these are what JSON has words for, NumPy's numbers are not, and each is there once."""
     if not isinstance(values, list):
-        raise TypeError(f"{argument}: got a {type(values).__name__}, {wanted}")
+        raise TypeError(f"{argument}: got a {type(values).__name__}, but it must be {wanted}")
+    seen = set()
     for one in values:
-        if not isinstance(one, str | int | float):
-            raise TypeError(f"{argument}: got {one!r} among them, {wanted}")
+        infinite = isinstance(one, float) and not math.isfinite(one)
+        if infinite or not isinstance(one, kind):
+            raise TypeError(f"{argument}: got {one!r} among them, but it must be {wanted}")
+        if one in seen:
+            raise ValueError(f"{argument}: got {one!r} twice, but each must be there once")
+        seen.add(one)

@@ -111,7 +111,7 @@ def read_features(
 ) -> tuple[Array, Array | None]:
     """Read the features that a head was trained on, `[rows, count]`, and labels if there are any.
 
-    Rows of a table may lack a label: theirs is None.
+    Rows may lack a label: theirs is None.
 
     Columns are found by name, in any order; other columns are left alone. Where the head knows no
     names, all columns but the label's are taken as they come. Of an .npz file, `x` is taken.
@@ -123,7 +123,10 @@ def read_features(
             raise ValueError(f"{path}: got the arrays {listed(arrays)}, but it must hold x")
         x = _matrix(path, found, arrays[found])
         name = found.replace("x", "y")
-        y = _vector(path, name, arrays[name], len(x)) if name in arrays else None
+        y = None
+        if name in arrays:
+            _check_each(path, name, arrays[name], len(x))
+            y = _known_labels(path, name, arrays[name])
     else:
         columns = read_columns(path, {*(names or ()), *(LABELS if label is None else [label])})
         label = label if label is not None else next((n for n in LABELS if n in columns), None)
@@ -201,7 +204,7 @@ def _from_columns(
 
 
 def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
-    arrays = _arrays(path)
+    arrays = _arrays(path, agent)
     conventions: tuple[tuple[str, ...], ...] = (PARTS, WHOLE)
     names = next((keys for keys in conventions if set(keys) <= set(arrays)), None)
     if names is None:
@@ -212,7 +215,13 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
     if agent is not None and agent not in arrays:
         raise ValueError(f"agent: got {agent!r}, but {path} has the arrays {listed(arrays)}")
     if agent is None:
-        agent = next((name for name in AGENTS if name in arrays), None)
+        found = [name for name in AGENTS if name in arrays]
+        if len(found) > 1:
+            raise ValueError(
+                f"agent: got none, but {path} has the arrays {listed(found)}: "
+                "say which tells whose each row is"
+            )
+        agent = found[0] if found else None
     x = _matrix(path, names[0], arrays[names[0]])
     y = _vector(path, names[1], arrays[names[1]], len(x))
     ids = None if agent is None else _vector(path, agent, arrays[agent], len(x))
@@ -241,6 +250,11 @@ def _divided(
     agent: str | None,
 ) -> Labelled:
     held = split(y, share) if share > 0 else np.zeros(len(y), dtype=bool)
+    if held.all():
+        raise ValueError(
+            f"test_share: got {share}, with which all {len(y)} rows are held out, but there must be some "
+            "to train with"
+        )
     own, left_out = None, 0
     if agents is not None:
         own = agents[~held]
@@ -262,15 +276,15 @@ def _stack(path: Path, columns: Mapping[str, Array]) -> Array:
     return np.stack([numbers_of(path, name, values) for name, values in columns.items()], axis=1)
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    wanted = {*PARTS, *WHOLE}
+def _arrays(path: Path, agent: str | None = None) -> dict[str, Array]:
+    wanted = {*PARTS, *WHOLE, *AGENTS, agent}
     arrays = {}
     with open_npz(path) as file:
         for name in file.files:
             try:
                 arrays[name] = file[name]
             except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                if name in wanted or name in AGENTS:
+                if name in wanted:
                     plain = "float" if name.endswith("x") else "str"
                     raise ValueError(
                         f"{path}: {name}: got an array of Python objects or a damaged one ({error}), "
@@ -296,9 +310,13 @@ def _matrix(path: Path, name: str, array: Array) -> Array:
 
 
 def _vector(path: Path, name: str, array: Array, rows: int) -> Array:
+    _check_each(path, name, array, rows)
+    return labels_of(path, name, array)
+
+
+def _check_each(path: Path, name: str, array: Array, rows: int) -> None:
     if array.shape != (rows,):
         raise ValueError(
             f"{path}: {name}: got shape {list(array.shape)}, but it must be [{rows}], "
             "one for each example"
         )
-    return labels_of(path, name, array)

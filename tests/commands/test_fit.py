@@ -507,6 +507,11 @@ def test_a_column_called_agent_says_whose_rows_are(tmp_path):
         ("x,label\n", [], "no rows"),
         ("", [], "no rows"),
         ("x,label\n1,a\n2,b\n", ["--test-share", "1"], "test_share: got 1.0"),
+        (
+            "x,label\n1,a\n2,b\n",
+            ["--test-share", "0.9999999"],
+            "test_share: got 0.9999999, with which all 2 rows are held out, but there must be some",
+        ),
         ("x,label\n1,a\n2,b\n", ["--agents", "9"], "agents: got 9, but it must be"),
         ("x,label\n1,a\n2,b\n", ["--optimizer", "sgd"], "optimizer: got 'sgd'"),
         (
@@ -561,6 +566,16 @@ def test_wrong_tables_and_options_exit_with_1_and_are_named(
             "but it must hold numbers or text, as np.asarray(…, dtype=float) does",
         ),
         (
+            {"x": np.ones((2, 2)), "y": np.arange(2), "site": np.array(["p", "q"], dtype=object)},
+            ["--agent", "site"],
+            "site: got an array of Python objects or a damaged one",
+        ),
+        (
+            {"x": np.ones((2, 2)), "y": np.arange(2), "agent": np.arange(2), "agents": np.arange(2)},
+            [],
+            "agent: got none, but {path} has the arrays agent, agents: say which tells whose each",
+        ),
+        (
             {"x": np.ones((2, 2)), "y": np.array([b"a", "ä".encode("latin-1")])},
             [],
             r"column 'y': got b'\xe4' (row 2), but bytes must be text in UTF-8",
@@ -576,6 +591,7 @@ def test_wrong_tables_and_options_exit_with_1_and_are_named(
 def test_wrong_arrays_exit_with_1_and_are_named(tmp_path, capsys, arrays, options, message):
     path = tmp_path / "data.npz"
     np.savez(path, **arrays)
+    message = message.replace("{path}", str(path))
     assert message in failed(capsys, ["fit", path, "--folder", tmp_path / "model", *options])
 
 
@@ -726,6 +742,40 @@ def test_rows_without_a_label_are_predicted_and_not_judged(fitted, tmp_path, cap
         error = capsys.readouterr().err
         assert said in error or said.strip() + ";" in error
         assert len(read(target)) == 150
+
+
+@pytest.mark.parametrize("none", [np.nan, "NA"])
+def test_examples_of_arrays_without_a_label_are_predicted_and_not_judged(tmp_path, capsys, none):
+    data = load_iris()
+    np.savez(tmp_path / "iris.npz", x=data.data, y=data.target)
+    model = tmp_path / "model"
+    assert run(["fit", str(tmp_path / "iris.npz"), "--folder", str(model)]) == 0
+    some = data.target.astype(type(none))
+    some[:7] = none
+    np.savez(tmp_path / "some.npz", x=data.data, y=some)
+    target = tmp_path / "labels.csv"
+    assert run(["predict", str(model), str(tmp_path / "some.npz"), "--file", str(target)]) == 0
+    assert "% of the 143 with a known label right" in capsys.readouterr().err
+    assert len(read(target)) == 150
+
+
+@pytest.mark.parametrize("kind", ["M8", "m8"])
+def test_times_to_the_nanosecond_are_called_as_coarser_ones(tmp_path, kind):
+    names = []
+    for unit in ("us", "ns"):
+        times = (
+            np.array([10**9, 2 * 10**9, 3 * 10**9]).astype(f"{kind}[us]").astype(f"{kind}[{unit}]")
+        )
+        np.savez(tmp_path / "a.npz", x=np.eye(3), y=times, agents=times)
+        labelled = read_labelled(tmp_path / "a.npz", test_share=0)
+        assert labelled.y.tolist() == labelled.agents.tolist()
+        names.append(labelled.y.tolist())
+    assert names[0] == names[1]
+    assert names[0][0] == {"M8": "1970-01-01 00:16:40", "m8": "0:16:40"}[kind]
+    np.savez(tmp_path / "a.npz", x=np.eye(3), y=times + np.timedelta64(1, "ns"))
+    finest = read_labelled(tmp_path / "a.npz", test_share=0).y.tolist()
+    first = {"M8": "1970-01-01T00:16:40.000000001", "m8": "1000000000001 nanoseconds"}
+    assert finest[0] == first[kind]
 
 
 def test_a_word_for_no_label_among_numbers_is_none_to_predict_and_among_words_a_class(
@@ -920,6 +970,16 @@ def test_a_folder_that_another_process_writes_is_refused_before_the_work(
         said = failed(capsys, ["fit", iris, "--folder", folder])
         assert "model: another process is writing into this folder" in said
     assert not folder.exists()  # nothing came into it
+
+
+def test_a_fit_that_fails_leaves_no_folders_that_it_made(iris, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    folder = tmp_path / "mine" / "models" / "wine"
+    assert "no such file" in failed(capsys, ["fit", tmp_path / "no.csv", "--folder", folder])
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == []
+    command = ["fit", iris, "--label", "kind", "--drop", "greenhouse", "--rounds", "2"]
+    assert run([str(one) for one in [*command, "--folder", folder]]) == 0
+    assert {path.name for path in folder.iterdir()} == FILES
 
 
 def test_what_a_killed_fit_left_is_no_obstacle(iris, tmp_path):
