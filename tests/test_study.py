@@ -623,6 +623,35 @@ def test_an_entrant_is_one_thing(given: dict[str, str], got: str) -> None:
         Study(SMALL).run(Entrant("X", **given))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "dgd", "rounds": 5}, "rounds: got 5 for 'X', but only a pretrained"),
+        ({"method": "dgd", "batch_size": 5}, "batch_size: got 5 for 'X', but only a pretrained"),
+        ({"run": "run", "rounds": 5}, "rounds: got 5 for 'X', but only a pretrained"),
+        ({"run": "run", "settings": {"a": 1}}, "settings: got {'a': 1} for 'X', but only a method"),
+        (
+            {"pretrained": "softmax-head", "settings": {"batch_size": 5}},
+            "settings: got {'batch_size': 5} for 'X', but only a method",
+        ),
+    ],
+)
+def test_what_an_entrant_would_not_look_at_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        Entrant("X", **given)  # type: ignore[arg-type]
+
+
+def test_labels_of_any_length_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(replace(SMALL, tasks=1), tmp_path)
+    entrants = [replace(DGD, label=letter * 300) for letter in ("x", "ß")]
+    found = [study.run(entrant) for entrant in entrants]
+    monkeypatch.setattr(study_module, "run_all", None)
+    for entrant, runs in zip(entrants, found, strict=True):
+        again = study.run(entrant)
+        assert again.name == entrant.label
+        assert same(again, runs)
+
+
 class BreaksAt33(DGDAlgorithm):
     def step(self, state, task, network, generator):
         after = super().step(state, task, network, generator)
@@ -801,6 +830,20 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     labels = [row["label"] for row in json.loads(capsys.readouterr().out)["entrants"]]
     folders = [f"SURF-T ({one.parent}), 5 rounds" for one in (file, other)]
     assert labels == [*folders, "DGD"]
+    # Files in one folder are told apart by their names.
+    beside = file.with_name("beside.safetensors")
+    write_tensors(beside, dict(load().named_parameters()), about)
+    beside_each_other = [
+        "--pretrained",
+        *map(str, (file, beside, other)),
+        "--depths",
+        "5",
+        "--json",
+    ]
+    assert run_command([*command, *beside_each_other]) == 0
+    labels = [row["label"] for row in json.loads(capsys.readouterr().out)["entrants"]]
+    names = ("optimizer.safetensors", "beside.safetensors", "mine")
+    assert labels == [*(f"SURF-T ({name}), 5 rounds" for name in names), "DGD"]
     batches = ["--pretrained", "softmax-head", "--depths", "5", "--batch-sizes", "3", "--json"]
     assert run_command([*command, *batches]) == 0
     rows = {row["label"]: row for row in json.loads(capsys.readouterr().out)["entrants"]}

@@ -43,6 +43,9 @@ VERSION = 3
 DEVIATION = 1.0
 """The standard deviation of the initial weights where none is given: the paper's."""
 
+LONGEST_NAME = 200
+"""So many bytes of a label are in the name of its file in the cache: systems take names of up to 255."""
+
 _CATALOGUE = dict(METHODS)
 """The package's own methods, whatever METHODS holds later."""
 
@@ -121,6 +124,16 @@ class Entrant:
                 f"entrant: got {self.label!r} with {' and '.join(given) or 'nothing to run'}, but it must "
                 "have one of method, run and pretrained"
             )
+        if self.settings and self.method is None:
+            raise ValueError(
+                f"settings: got {dict(self.settings)} for {self.label!r}, but only a method has settings"
+            )
+        for name in ("rounds", "batch_size"):
+            if getattr(self, name) is not None and self.pretrained is None:
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)} for {self.label!r}, but only a pretrained optimizer "
+                    "takes it: the study's config has the rounds of methods, their settings the batch_size"
+                )
 
 
 class Study:
@@ -145,6 +158,7 @@ class Study:
             check_whole(getattr(config, name), name)
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+        check_kind(config.seeds, tuple | list, "seeds", "a tuple of whole numbers")
         if not config.seeds:
             raise ValueError("seeds: got none, but there must be at least one")
         if len(set(config.seeds)) < len(config.seeds):
@@ -200,6 +214,7 @@ class Study:
 
     def methods(self, names: Sequence[str] = ("all",)) -> list[Method]:
         """Return the methods of these names; `all` stands for all that run on this network."""
+        check_kind(names, tuple | list, "names", "a list of names")
         network = self.network(self.config.seeds[0])
         found: dict[str, Method] = {}
         for name in names:
@@ -370,6 +385,7 @@ class Study:
             return None
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         plain = "".join(c if c.isalnum() else "-" for c in label.lower())
+        plain = plain.encode()[:LONGEST_NAME].decode(errors="ignore")
         return self.cache / f"{plain}-{digest}.safetensors"
 
     def _read(self, label: str, key: Any) -> dict[str, Tensor] | None:
