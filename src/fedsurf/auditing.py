@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsurf.algorithms import Algorithm
 from fedsurf.algorithms.centralised import TUNING_TOLERANCE, Centralised
 from fedsurf.bars import OpenBar, silent
+from fedsurf.checks import check_kind
 from fedsurf.configuration import to_dict
 from fedsurf.evaluation import run_all
 from fedsurf.experiment import Experiment
@@ -228,6 +229,8 @@ def audit(
     progress : callable
         Opens a progress bar with a title and a total.
     """
+    check_kind(subject, Subject, "subject", "a Subject")
+    check_kind(study, Study, "study", "a Study")
     if study.config.tasks < 2:
         raise ValueError(
             f"tasks: got {study.config.tasks}, but a verdict needs at least 2, for its errors"
