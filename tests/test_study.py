@@ -27,7 +27,7 @@ from fedsurf.methods import METHODS, LogRange, Method, Setting, method_named
 from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.plots import study_figure
 from fedsurf.presets import STUDIES, preset
-from fedsurf.pretrained import load
+from fedsurf.pretrained import digest, load
 from fedsurf.randomness import generator
 from fedsurf.report import write_report
 from fedsurf.scores import score
@@ -788,6 +788,30 @@ def test_results_of_other_weights_and_depths_are_not_read_from_the_cache(
     file.write_bytes(file.read_bytes()[:500])
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: truncated"):
         study.run(entrant)
+
+
+def test_results_of_an_older_layer_are_not_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimizer in a file keeps its bytes, and does something else where its layer is changed."""
+    study = Study(replace(SMALL, tasks=1), tmp_path)
+    entrant = Entrant("SURF-T", pretrained="softmax-head", rounds=2)
+    identity = {"pretrained": digest("softmax-head"), "rounds": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "_identity", lambda _: identity)
+        patch.setattr(study, "test_tasks", lambda _: Study(SMALL).test_tasks(5)[:1])
+        patch.setattr(study, "_is_as_configured", lambda: True)
+        older = study.run(entrant)
+    assert len(list(tmp_path.iterdir())) == 1
+    found = study.run(entrant)
+    assert not same(found, older)
+    assert same(found, Study(replace(SMALL, tasks=1)).run(entrant))
+    with monkeypatch.context() as patch:
+        patch.setattr(study_module, "run_all", None)
+        assert same(study.run(entrant), found)
+        patch.setattr(study_module, "LAYER_VERSION", 99)
+        with pytest.raises(TypeError):
+            study.run(entrant)
 
 
 def test_pretrained_optimizers_in_compare_from_the_command_line(

@@ -40,6 +40,9 @@ from fedsurf.wording import counted
 VERSION = 3
 """Enters the cache's key: raise it when a change of code changes results."""
 
+LAYER_VERSION = 2
+"""Enters the key of a pretrained optimizer besides: raise it when a change of its layer changes results."""
+
 DEVIATION = 1.0
 """The standard deviation of the initial weights where none is given: the paper's."""
 
@@ -366,7 +369,8 @@ class Study:
         if entrant.pretrained is not None:
             batches = {} if entrant.batch_size is None else {"batch_size": entrant.batch_size}
             optimizer = pretrained.digest(entrant.pretrained, argument="pretrained")
-            return {"pretrained": optimizer, "rounds": entrant.rounds, **batches}
+            found = {"pretrained": optimizer, "layer": LAYER_VERSION, "rounds": entrant.rounds}
+            return {**found, **batches}
         folder = RunFolder(Path(str(entrant.run)))
         check_trained_with(folder, to_dict(read_experiment_config(folder)))
         with folder.best.open("rb") as file:
