@@ -23,7 +23,7 @@ from fedsurf.configuration import to_dict
 from fedsurf.evaluation import Trajectories, recorded_steps, run, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
-from fedsurf.methods import METHODS, LogRange, Method, Setting, method_named
+from fedsurf.methods import METHODS, Choice, LogRange, Method, Setting, method_named
 from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.plots import study_figure
 from fedsurf.presets import STUDIES, preset
@@ -134,10 +134,34 @@ def test_another_method_under_the_same_name_is_not_read_from_the_cache(
     assert not list(tmp_path.iterdir())
     others = [mine(halved), mine(whole, step_size=0.2)]
     assert not any(same(run_with(other), first) for other in others)
-    monkeypatch.setitem(METHODS, "dgd", METHODS["extra"])
+    monkeypatch.setitem(METHODS, "dgd", replace(METHODS["extra"], name="dgd"))
     before = study.run(Entrant("DGD", "dgd", {"step_size": 0.3}))
     monkeypatch.undo()
     assert not same(study.run(Entrant("DGD", "dgd", {"step_size": 0.3})), before)
+
+
+def test_a_method_under_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own name would find the package's method, and run that under the other's title."""
+    monkeypatch.setitem(METHODS, "mine", replace(METHODS["dgd"], title="Mine", build=halved))
+    for names in (["mine"], ["all"]):
+        with pytest.raises(ValueError, match=r"^methods: got 'mine', whose own name is 'dgd', but"):
+            Study(SMALL).methods(names)
+    with pytest.raises(ValueError, match=r"^methods: got 'mine', whose own name is 'dgd', but"):
+        Study(SMALL).run(Entrant("Mine", "mine"))
+
+
+def test_methods_that_cannot_be_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^runs_on: got 'star', but it must be 'graph' or 'serv"):
+        replace(METHODS["dgd"], runs_on="star")  # type: ignore[arg-type]
+    for low, high in ((0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match=r"^low, high: got .* but they must be above 0"):
+            LogRange(low, high)
+    with pytest.raises(TypeError, match=r"^low: got 'a', but it must be a number"):
+        LogRange("a", 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^values: got 3, but it must be a tuple of values"):
+        Choice(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^values: got none"):
+        Choice(())
 
 
 def test_other_defaults_of_a_method_are_not_read_from_the_cache(

@@ -222,7 +222,8 @@ class Study:
         found: dict[str, Method] = {}
         for name in names:
             if name == "all":
-                found |= {name: m for name, m in METHODS.items() if m.fits(network)}
+                every = [method_named(one) for one in METHODS]
+                found |= {method.name: method for method in every if method.fits(network)}
                 continue
             method = method_named(name)
             if not method.fits(network):
