@@ -360,8 +360,14 @@ class Study:
 
     def _is_as_configured(self) -> bool:
         """Whether networks, tasks and starts are those that the configuration says."""
-        changed = vars(self).keys() & {"network", "test_tasks", "tuning_tasks"}
-        return type(self) is Study and not changed and self.start == self.config.start
+        own = type(self) is not Study or self.has_own("network", "test_tasks", "tuning_tasks")
+        return not own and self.start == self.config.start
+
+    def has_own(self, *names: str) -> bool:
+        """Whether one of these is a subclass's or was set, instead of what the configuration says."""
+        replaced = any(getattr(type(self), name) is not getattr(Study, name) for name in names)
+        # Of a property, what it found is there too.
+        return replaced or any(callable(getattr(Study, n)) and n in vars(self) for n in names)
 
     def _identity(self, entrant: Entrant) -> Any:
         """Return what tells an entrant from others; None for a method of the user's own."""
