@@ -5,6 +5,8 @@ import itertools
 import json
 import math
 import re
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +140,53 @@ def test_another_method_under_the_same_name_is_not_read_from_the_cache(
     before = study.run(Entrant("DGD", "dgd", {"step_size": 0.3}))
     monkeypatch.undo()
     assert not same(study.run(Entrant("DGD", "dgd", {"step_size": 0.3})), before)
+
+
+def test_a_method_that_is_added_before_studies_are_imported_is_not_cached(tmp_path: Path) -> None:
+    """As in a script that adds a method, and then is the command: its code may change."""
+    script = """
+import sys
+import fedsurf
+from fedsurf.algorithms import DGD
+
+def build(model, start, step_size):
+    return DGD(model, step_size * float(sys.argv[2]), start=start)
+
+name = sys.argv[3]
+fedsurf.METHODS[name] = fedsurf.Method(name, "Mine", build, "any", {}, {"step_size": 0.3})
+assert "fedsurf.study" not in sys.modules
+from dataclasses import replace
+config = replace(fedsurf.STUDIES["digits"].config, tasks=1, rounds=2)
+study = fedsurf.Study(config, sys.argv[1])
+print(study.run(fedsurf.Entrant("Mine", name)).loss.tolist())
+"""
+    for name in ("mine", "dgd"):
+        told = [
+            subprocess.run(
+                [sys.executable, "-c", script, str(tmp_path), factor, name],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            for factor in ("1", "2")
+        ]
+        assert told[0] != told[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_methods_are_added_to_settings_of_the_same_graph_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tuned.json"
+    command = ["tune", "digits", "--file", str(file), "--budget.trials", "1"]
+    command += ["--budget.tasks", "1", "--budget.rounds", "2", "--methods"]
+    assert run_command([*command, "dgd"]) == 0
+    before = file.read_bytes()
+    assert run_command([*command, "extra", "--seeds", "3"]) == 1
+    assert "differing in seeds.0 (0 there, 3 here)" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert run_command([*command, "extra", "--seeds", "0", "1"]) == 0
+    assert set(read_tuned(file)) == {"dgd", "extra"}
 
 
 def test_a_method_under_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

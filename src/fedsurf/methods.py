@@ -295,6 +295,9 @@ METHODS: dict[str, Method] = {
 }
 """All methods, by name. Whoever adds one of their own to it may enter it into studies."""
 
+CATALOGUE: Mapping[str, Method] = dict(METHODS)
+"""The package's own methods, whatever METHODS holds later, and whoever is imported after that."""
+
 
 def method_named(name: str) -> Method:
     """Return the method of that name."""

@@ -24,7 +24,7 @@ from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_config
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
-from fedsurf.methods import METHODS, Method, Settings, method_named
+from fedsurf.methods import CATALOGUE, METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network, shift_of
 from fedsurf.randomness import generator as seeded
@@ -48,9 +48,6 @@ DEVIATION = 1.0
 
 LONGEST_NAME = 200
 """So many bytes of a label are in the name of its file in the cache: systems take names of up to 255."""
-
-_CATALOGUE = dict(METHODS)
-"""The package's own methods, whatever METHODS holds later."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +383,7 @@ class Study:
     def _method_identity(self, entrant: Entrant) -> dict[str, Any] | None:
         name = str(entrant.method)
         method, settings = method_named(name), dict(self.settled(entrant).settings)
-        own = _CATALOGUE.get(name)
+        own = CATALOGUE.get(name)
         if own is None or type(method) is not Method or method.build is not own.build:
             return None
         return {"method": name, "settings": settings}
