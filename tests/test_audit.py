@@ -394,6 +394,30 @@ class TestAudit:
         assert [row.name for row in found.rows[6:]] == ["reporting", "stale", "agents-4"]
         assert found.verdict.kind == "learned to learn"
 
+    def test_what_a_study_has_of_its_own_is_not_changed_by_its_configuration(self, digits):
+        class OwnTasks(Study):
+            def test_tasks(self, seed):
+                return [rotate_features(task, drawn.seeded(0)) for task in super().test_tasks(seed)]
+
+        class OwnNetwork(Study):
+            def network(self, seed, config=None):  # noqa: ARG002 - always the same
+                return super().network(seed)
+
+        config = replace(STUDY, tasks=2)
+        replaced = Study(config, features=digits)
+        replaced.network = OwnNetwork(config, features=digits).network
+        for study, networks in (
+            (OwnTasks(config, features=digits), True),
+            (OwnNetwork(config, features=digits), False),
+            (replaced, False),
+        ):
+            found = audit(dgd(2), study, agents=(4,))
+            assert found.row("agents-4").accuracy is None
+            assert found.row("agents-4").note.startswith("not here: the study has a network or")
+            for name in ("ring", "complete", "stale"):
+                assert (found.row(name).accuracy is not None) == networks
+                assert found.row(name).note.startswith("" if networks else "not here: the study")
+
     def test_a_run_that_diverges_is_right_about_nothing(self, digits):
         class Diverging(DGD):
             def step(self, state, *_):

@@ -16,8 +16,9 @@ from fedsurf.algorithms import (
     Ridge,
     Start,
 )
+from fedsurf.auditing import Subject, audit
 from fedsurf.comparison import evaluate
-from fedsurf.evaluation import run
+from fedsurf.evaluation import run, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import (
@@ -44,6 +45,8 @@ HEAD = SoftmaxHead(3, 2)
 DIGITS = features()
 EXAMPLES = Examples(torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.int64))
 RING = Network(nx.cycle_graph(5))
+TASK = Task(EXAMPLES, EXAMPLES, 2)
+SUBJECT = Subject("DGD", DGD, steps=1)
 
 
 def regular(degree):
@@ -137,6 +140,19 @@ def test_seeds_that_are_no_whole_numbers_are_named(value):
         ("train.x", lambda value: Task(Examples(value, EXAMPLES.y), EXAMPLES, 2), "a torch tensor"),
         ("xs", lambda value: Examples.pad([value], [EXAMPLES.y[0]]), "a list of torch tensors"),
         ("experiment", evaluate, "an Experiment"),
+        (
+            "config.faults",
+            lambda value: make_network(NetworkConfig(faults=value), 4, seeded(0)),
+            "a FaultConfig",
+        ),
+        ("generator", lambda value: StarNetwork(4, 2, value), "a torch.Generator"),
+        ("generator", lambda value: LossyNetwork(RING, 0.1, value), "a torch.Generator"),
+        ("inner", lambda value: StaleNetwork(value, 1, seeded(0)), "a Network"),
+        ("inner", lambda value: LossyNetwork(value, 0.1, seeded(0)), "a Network"),
+        ("task", lambda value: run(DGD(HEAD), value, RING, 1), "a Task"),
+        ("network", lambda value: run(DGD(HEAD), TASK, value, 1), "a Network"),
+        ("subject", lambda value: audit(value, Study(StudyConfig())), "a Subject"),
+        ("study", lambda value: audit(SUBJECT, value), "a Study"),
     ],
 )
 def test_what_is_of_another_kind_is_named(argument, make, wanted, value):
@@ -155,7 +171,19 @@ def test_other_arguments_that_python_itself_would_complain_of_are_named():
     with pytest.raises(ValueError, match=r"^xs: got examples of shape \[4\], but .* shape \[3\]"):
         Examples.pad([torch.zeros(2, 3), torch.zeros(2, 4)], [EXAMPLES.y[0]] * 2)
     with pytest.raises(ValueError, match=r"^record: got none of the steps 0 to 2"):
-        run(DGD(HEAD), Task(EXAMPLES, EXAMPLES, 2), Network(nx.path_graph(2)), 2, record=[])
+        run(DGD(HEAD), TASK, Network(nx.path_graph(2)), 2, record=[])
+    with pytest.raises(TypeError, match=r"^tasks: got Task, but it must be a list of tasks"):
+        run_all(DGD(HEAD), TASK, RING, 1)
+    with pytest.raises(
+        TypeError, match=r"^algorithm: got a Transferable without .*on\(model, rounds"
+    ):
+        run(load(), TASK, RING, 1)
+    with pytest.raises(TypeError, match=r"^algorithm: got a SoftmaxHead without .* init and step$"):
+        run(HEAD, TASK, RING, 1)
+    with pytest.raises(TypeError, match=r"^seeds: got 3, but it must be a tuple of whole numbers"):
+        Study(StudyConfig(seeds=3))
+    with pytest.raises(TypeError, match=r"^names: got 'dgd', but it must be a list of names"):
+        Study(StudyConfig()).methods("dgd")
 
 
 def test_numbers_of_numpy_and_torch_are_numbers():

@@ -5,6 +5,8 @@ import itertools
 import json
 import math
 import re
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +25,11 @@ from fedsurf.configuration import to_dict
 from fedsurf.evaluation import Trajectories, recorded_steps, run, run_all
 from fedsurf.experiment import Experiment
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
-from fedsurf.methods import METHODS, LogRange, Method, Setting, method_named
+from fedsurf.methods import METHODS, Choice, LogRange, Method, Setting, method_named
 from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.plots import study_figure
 from fedsurf.presets import STUDIES, preset
-from fedsurf.pretrained import load
+from fedsurf.pretrained import digest, load
 from fedsurf.randomness import generator
 from fedsurf.report import write_report
 from fedsurf.scores import score
@@ -134,10 +136,81 @@ def test_another_method_under_the_same_name_is_not_read_from_the_cache(
     assert not list(tmp_path.iterdir())
     others = [mine(halved), mine(whole, step_size=0.2)]
     assert not any(same(run_with(other), first) for other in others)
-    monkeypatch.setitem(METHODS, "dgd", METHODS["extra"])
+    monkeypatch.setitem(METHODS, "dgd", replace(METHODS["extra"], name="dgd"))
     before = study.run(Entrant("DGD", "dgd", {"step_size": 0.3}))
     monkeypatch.undo()
     assert not same(study.run(Entrant("DGD", "dgd", {"step_size": 0.3})), before)
+
+
+def test_a_method_that_is_added_before_studies_are_imported_is_not_cached(tmp_path: Path) -> None:
+    """As in a script that adds a method, and then is the command: its code may change."""
+    script = """
+import sys
+import fedsurf
+from fedsurf.algorithms import DGD
+
+def build(model, start, step_size):
+    return DGD(model, step_size * float(sys.argv[2]), start=start)
+
+name = sys.argv[3]
+fedsurf.METHODS[name] = fedsurf.Method(name, "Mine", build, "any", {}, {"step_size": 0.3})
+assert "fedsurf.study" not in sys.modules
+from dataclasses import replace
+config = replace(fedsurf.STUDIES["digits"].config, tasks=1, rounds=2)
+study = fedsurf.Study(config, sys.argv[1])
+print(study.run(fedsurf.Entrant("Mine", name)).loss.tolist())
+"""
+    for name in ("mine", "dgd"):
+        told = [
+            subprocess.run(
+                [sys.executable, "-c", script, str(tmp_path), factor, name],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            for factor in ("1", "2")
+        ]
+        assert told[0] != told[1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_methods_are_added_to_settings_of_the_same_graph_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tuned.json"
+    command = ["tune", "digits", "--file", str(file), "--budget.trials", "1"]
+    command += ["--budget.tasks", "1", "--budget.rounds", "2", "--methods"]
+    assert run_command([*command, "dgd"]) == 0
+    before = file.read_bytes()
+    assert run_command([*command, "extra", "--seeds", "3"]) == 1
+    assert "differing in seeds.0 (0 there, 3 here)" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert run_command([*command, "extra", "--seeds", "0", "1"]) == 0
+    assert set(read_tuned(file)) == {"dgd", "extra"}
+
+
+def test_a_method_under_another_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own name would find the package's method, and run that under the other's title."""
+    monkeypatch.setitem(METHODS, "mine", replace(METHODS["dgd"], title="Mine", build=halved))
+    for names in (["mine"], ["all"]):
+        with pytest.raises(ValueError, match=r"^methods: got 'mine', whose own name is 'dgd', but"):
+            Study(SMALL).methods(names)
+    with pytest.raises(ValueError, match=r"^methods: got 'mine', whose own name is 'dgd', but"):
+        Study(SMALL).run(Entrant("Mine", "mine"))
+
+
+def test_methods_that_cannot_be_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"^runs_on: got 'star', but it must be 'graph' or 'serv"):
+        replace(METHODS["dgd"], runs_on="star")  # type: ignore[arg-type]
+    for low, high in ((0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match=r"^low, high: got .* but they must be above 0"):
+            LogRange(low, high)
+    with pytest.raises(TypeError, match=r"^low: got 'a', but it must be a number"):
+        LogRange("a", 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^values: got 3, but it must be a tuple of values"):
+        Choice(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^values: got none"):
+        Choice(())
 
 
 def test_other_defaults_of_a_method_are_not_read_from_the_cache(
@@ -623,6 +696,35 @@ def test_an_entrant_is_one_thing(given: dict[str, str], got: str) -> None:
         Study(SMALL).run(Entrant("X", **given))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "dgd", "rounds": 5}, "rounds: got 5 for 'X', but only a pretrained"),
+        ({"method": "dgd", "batch_size": 5}, "batch_size: got 5 for 'X', but only a pretrained"),
+        ({"run": "run", "rounds": 5}, "rounds: got 5 for 'X', but only a pretrained"),
+        ({"run": "run", "settings": {"a": 1}}, "settings: got {'a': 1} for 'X', but only a method"),
+        (
+            {"pretrained": "softmax-head", "settings": {"batch_size": 5}},
+            "settings: got {'batch_size': 5} for 'X', but only a method",
+        ),
+    ],
+)
+def test_what_an_entrant_would_not_look_at_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        Entrant("X", **given)  # type: ignore[arg-type]
+
+
+def test_labels_of_any_length_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(replace(SMALL, tasks=1), tmp_path)
+    entrants = [replace(DGD, label=letter * 300) for letter in ("x", "ß")]
+    found = [study.run(entrant) for entrant in entrants]
+    monkeypatch.setattr(study_module, "run_all", None)
+    for entrant, runs in zip(entrants, found, strict=True):
+        again = study.run(entrant)
+        assert again.name == entrant.label
+        assert same(again, runs)
+
+
 class BreaksAt33(DGDAlgorithm):
     def step(self, state, task, network, generator):
         after = super().step(state, task, network, generator)
@@ -761,6 +863,30 @@ def test_results_of_other_weights_and_depths_are_not_read_from_the_cache(
         study.run(entrant)
 
 
+def test_results_of_an_older_layer_are_not_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimizer in a file keeps its bytes, and does something else where its layer is changed."""
+    study = Study(replace(SMALL, tasks=1), tmp_path)
+    entrant = Entrant("SURF-T", pretrained="softmax-head", rounds=2)
+    identity = {"pretrained": digest("softmax-head"), "rounds": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "_identity", lambda _: identity)
+        patch.setattr(study, "test_tasks", lambda _: Study(SMALL).test_tasks(5)[:1])
+        patch.setattr(study, "_is_as_configured", lambda: True)
+        older = study.run(entrant)
+    assert len(list(tmp_path.iterdir())) == 1
+    found = study.run(entrant)
+    assert not same(found, older)
+    assert same(found, Study(replace(SMALL, tasks=1)).run(entrant))
+    with monkeypatch.context() as patch:
+        patch.setattr(study_module, "run_all", None)
+        assert same(study.run(entrant), found)
+        patch.setattr(study_module, "LAYER_VERSION", 99)
+        with pytest.raises(TypeError):
+            study.run(entrant)
+
+
 def test_pretrained_optimizers_in_compare_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -801,6 +927,20 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     labels = [row["label"] for row in json.loads(capsys.readouterr().out)["entrants"]]
     folders = [f"SURF-T ({one.parent}), 5 rounds" for one in (file, other)]
     assert labels == [*folders, "DGD"]
+    # Files in one folder are told apart by their names.
+    beside = file.with_name("beside.safetensors")
+    write_tensors(beside, dict(load().named_parameters()), about)
+    beside_each_other = [
+        "--pretrained",
+        *map(str, (file, beside, other)),
+        "--depths",
+        "5",
+        "--json",
+    ]
+    assert run_command([*command, *beside_each_other]) == 0
+    labels = [row["label"] for row in json.loads(capsys.readouterr().out)["entrants"]]
+    names = ("optimizer.safetensors", "beside.safetensors", "mine")
+    assert labels == [*(f"SURF-T ({name}), 5 rounds" for name in names), "DGD"]
     batches = ["--pretrained", "softmax-head", "--depths", "5", "--batch-sizes", "3", "--json"]
     assert run_command([*command, *batches]) == 0
     rows = {row["label"]: row for row in json.loads(capsys.readouterr().out)["entrants"]}

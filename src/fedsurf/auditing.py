@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsurf.algorithms import Algorithm
 from fedsurf.algorithms.centralised import TUNING_TOLERANCE, Centralised
 from fedsurf.bars import OpenBar, silent
+from fedsurf.checks import check_kind
 from fedsurf.configuration import to_dict
 from fedsurf.evaluation import run_all
 from fedsurf.experiment import Experiment
@@ -43,6 +44,11 @@ STALE = 0.1
 """Share of the agents that are stale."""
 TUNING_TASKS = 3
 """Validation tasks that choose the penalty of centralised training."""
+
+NOT_CONFIGURED = (
+    "not here: the study has a network or tasks of its own, not those of its configuration"
+)
+"""Why a study is not run with another network or other agents: it is known how to change a configuration."""
 
 Expected = Literal["", "chance", "same", "near"]
 
@@ -228,6 +234,8 @@ def audit(
     progress : callable
         Opens a progress bar with a title and a total.
     """
+    check_kind(subject, Subject, "subject", "a Subject")
+    check_kind(study, Study, "study", "a Study")
     if study.config.tasks < 2:
         raise ValueError(
             f"tasks: got {study.config.tasks}, but a verdict needs at least 2, for its errors"
@@ -287,6 +295,8 @@ class _Bench:
     def over(self, name: str, title: str, config: NetworkConfig) -> Row:
         """Run on the same tasks over another network."""
         row = Row(name, title, "near")
+        if self.study.has_own("network"):
+            return replace(row, note=NOT_CONFIGURED)
         try:
             network = self.study.network(self.seed, config)
         except ValueError as error:
@@ -303,6 +313,8 @@ class _Bench:
     def with_agents(self, number: int) -> Row:
         """Run with another number of agents, each with as many examples as before."""
         row = Row(f"agents-{number}", f"agents: {number}")
+        if self.study.has_own("network", "test_tasks", "tuning_tasks", "distributions"):
+            return replace(row, expected="near", note=NOT_CONFIGURED)
         return self._elsewhere(row, _with_agents(self.study, number))
 
     def on_other_data(self, other: Study | None) -> Row:

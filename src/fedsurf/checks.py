@@ -2,6 +2,7 @@
 
 from numbers import Integral, Real
 from types import UnionType
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -25,6 +26,13 @@ def check_share(value: float, argument: str) -> None:
     check_number(value, argument)
     if not 0 <= value <= 1:
         raise ValueError(f"{argument}: got {value}, but it must be between 0 and 1")
+
+
+def check_option(value: object, literal: Any, argument: str) -> None:
+    """Raise unless a value is one of those that a Literal names."""
+    if value not in get_args(literal):
+        options = " or ".join(map(repr, get_args(literal)))
+        raise ValueError(f"{argument}: got {value!r}, but it must be {options}")
 
 
 def check_kind(value: object, kind: type | UnionType, argument: str, wanted: str) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Algorithm, State
-from fedsurf.checks import check_whole
+from fedsurf.algorithms.algorithm import Algorithm, State, check_algorithm
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
@@ -159,6 +159,9 @@ def run(
     record : container of int or None
         The steps that are recorded; all where None.
     """
+    check_algorithm(algorithm)
+    check_kind(task, Task, "task", "a Task")
+    check_kind(network, Network, "network", "a Network")
     check_whole(steps, "steps")
     if steps < 0:
         raise ValueError(f"steps: got {steps}, but it must be at least 0")
@@ -221,6 +224,7 @@ def run_all(
     on_task : callable or None
         Called after each, for a progress bar.
     """
+    check_kind(tasks, Iterable, "tasks", "a list of tasks")
     runs = []
     for number, task in enumerate(tasks):
         runs.append(

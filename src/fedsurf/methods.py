@@ -29,11 +29,13 @@ from fedsurf.algorithms import (
     Ridge,
     Start,
 )
+from fedsurf.checks import check_kind, check_number, check_option
 from fedsurf.models import Model
 from fedsurf.network import Network
 
 Setting = float | int | str | bool | None
 Settings = Mapping[str, Setting]
+RunsOn = Literal["graph", "server", "any"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class LogRange:
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            check_number(getattr(self, name), name)
+        if not 0 < self.low <= self.high < math.inf:
+            raise ValueError(
+                f"low, high: got {self.low} and {self.high}, but they must be above 0 and finite, and low no "
+                "larger than high"
+            )
 
     def draw(self, generator: torch.Generator) -> float:
         """Draw a number, rounded to three digits so that files stay legible."""
@@ -54,6 +65,11 @@ class Choice:
     """One of some values."""
 
     values: tuple[Setting, ...]
+
+    def __post_init__(self) -> None:
+        check_kind(self.values, tuple | list, "values", "a tuple of values")
+        if not self.values:
+            raise ValueError("values: got none, but there must be at least one")
 
     def draw(self, generator: torch.Generator) -> Setting:
         """Draw a value."""
@@ -85,10 +101,13 @@ class Method:
     name: str
     title: str
     build: Callable[..., Algorithm]
-    runs_on: Literal["graph", "server", "any"]
+    runs_on: RunsOn
     space: Mapping[str, LogRange | Choice]
     defaults: Settings = field(default_factory=dict)
     options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_option(self.runs_on, RunsOn, "runs_on")
 
     def make(self, model: Model, start: Start, settings: Settings) -> Algorithm:
         """Make the algorithm; unknown settings are an error."""
@@ -276,9 +295,18 @@ METHODS: dict[str, Method] = {
 }
 """All methods, by name. Whoever adds one of their own to it may enter it into studies."""
 
+CATALOGUE: Mapping[str, Method] = dict(METHODS)
+"""The package's own methods, whatever METHODS holds later, and whoever is imported after that."""
+
 
 def method_named(name: str) -> Method:
     """Return the method of that name."""
     if name not in METHODS:
         raise ValueError(f"methods: got {name!r}, but it must be one of {', '.join(METHODS)}")
-    return METHODS[name]
+    method = METHODS[name]
+    if method.name != name:
+        raise ValueError(
+            f"methods: got {name!r}, whose own name is {method.name!r}, but METHODS must have a method under "
+            "its own name, by which studies find it"
+        )
+    return method

@@ -4,13 +4,17 @@ import json
 import math
 from typing import Any
 
+import numpy as np
+
 
 def plain(content: Any) -> Any:
-    """Replace infinity and NaN by None, and tuples by lists."""
+    """Replace infinity and NaN by None, tuples by lists, and NumPy's numbers by Python's."""
     if isinstance(content, dict):
         return {name: plain(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
         return [plain(value) for value in content]
+    if isinstance(content, np.generic):
+        return plain(content.item())
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 

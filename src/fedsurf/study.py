@@ -24,7 +24,7 @@ from fedsurf.configuration import differences, to_dict
 from fedsurf.evaluation import Trajectories, Trajectory, recorded_steps, run_all
 from fedsurf.experiment import Experiment, ExperimentConfig, read_experiment_config
 from fedsurf.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
-from fedsurf.methods import METHODS, Method, Settings, method_named
+from fedsurf.methods import CATALOGUE, METHODS, Method, Settings, method_named
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network, shift_of
 from fedsurf.randomness import generator as seeded
@@ -40,11 +40,14 @@ from fedsurf.wording import counted
 VERSION = 3
 """Enters the cache's key: raise it when a change of code changes results."""
 
+LAYER_VERSION = 2
+"""Enters the key of a pretrained optimizer besides: raise it when a change of its layer changes results."""
+
 DEVIATION = 1.0
 """The standard deviation of the initial weights where none is given: the paper's."""
 
-_CATALOGUE = dict(METHODS)
-"""The package's own methods, whatever METHODS holds later."""
+LONGEST_NAME = 200
+"""So many bytes of a label are in the name of its file in the cache: systems take names of up to 255."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,16 @@ class Entrant:
                 f"entrant: got {self.label!r} with {' and '.join(given) or 'nothing to run'}, but it must "
                 "have one of method, run and pretrained"
             )
+        if self.settings and self.method is None:
+            raise ValueError(
+                f"settings: got {dict(self.settings)} for {self.label!r}, but only a method has settings"
+            )
+        for name in ("rounds", "batch_size"):
+            if getattr(self, name) is not None and self.pretrained is None:
+                raise ValueError(
+                    f"{name}: got {getattr(self, name)} for {self.label!r}, but only a pretrained optimizer "
+                    "takes it: the study's config has the rounds of methods, their settings the batch_size"
+                )
 
 
 class Study:
@@ -145,6 +158,7 @@ class Study:
             check_whole(getattr(config, name), name)
             if getattr(config, name) < 1:
                 raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+        check_kind(config.seeds, tuple | list, "seeds", "a tuple of whole numbers")
         if not config.seeds:
             raise ValueError("seeds: got none, but there must be at least one")
         if len(set(config.seeds)) < len(config.seeds):
@@ -200,11 +214,13 @@ class Study:
 
     def methods(self, names: Sequence[str] = ("all",)) -> list[Method]:
         """Return the methods of these names; `all` stands for all that run on this network."""
+        check_kind(names, tuple | list, "names", "a list of names")
         network = self.network(self.config.seeds[0])
         found: dict[str, Method] = {}
         for name in names:
             if name == "all":
-                found |= {name: m for name, m in METHODS.items() if m.fits(network)}
+                every = [method_named(one) for one in METHODS]
+                found |= {method.name: method for method in every if method.fits(network)}
                 continue
             method = method_named(name)
             if not method.fits(network):
@@ -341,8 +357,14 @@ class Study:
 
     def _is_as_configured(self) -> bool:
         """Whether networks, tasks and starts are those that the configuration says."""
-        changed = vars(self).keys() & {"network", "test_tasks", "tuning_tasks"}
-        return type(self) is Study and not changed and self.start == self.config.start
+        own = type(self) is not Study or self.has_own("network", "test_tasks", "tuning_tasks")
+        return not own and self.start == self.config.start
+
+    def has_own(self, *names: str) -> bool:
+        """Whether one of these is a subclass's or was set, instead of what the configuration says."""
+        replaced = any(getattr(type(self), name) is not getattr(Study, name) for name in names)
+        # Of a property, what it found is there too.
+        return replaced or any(callable(getattr(Study, n)) and n in vars(self) for n in names)
 
     def _identity(self, entrant: Entrant) -> Any:
         """Return what tells an entrant from others; None for a method of the user's own."""
@@ -351,7 +373,8 @@ class Study:
         if entrant.pretrained is not None:
             batches = {} if entrant.batch_size is None else {"batch_size": entrant.batch_size}
             optimizer = pretrained.digest(entrant.pretrained, argument="pretrained")
-            return {"pretrained": optimizer, "rounds": entrant.rounds, **batches}
+            found = {"pretrained": optimizer, "layer": LAYER_VERSION, "rounds": entrant.rounds}
+            return {**found, **batches}
         folder = RunFolder(Path(str(entrant.run)))
         check_trained_with(folder, to_dict(read_experiment_config(folder)))
         with folder.best.open("rb") as file:
@@ -360,7 +383,7 @@ class Study:
     def _method_identity(self, entrant: Entrant) -> dict[str, Any] | None:
         name = str(entrant.method)
         method, settings = method_named(name), dict(self.settled(entrant).settings)
-        own = _CATALOGUE.get(name)
+        own = CATALOGUE.get(name)
         if own is None or type(method) is not Method or method.build is not own.build:
             return None
         return {"method": name, "settings": settings}
@@ -370,6 +393,7 @@ class Study:
             return None
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         plain = "".join(c if c.isalnum() else "-" for c in label.lower())
+        plain = plain.encode()[:LONGEST_NAME].decode(errors="ignore")
         return self.cache / f"{plain}-{digest}.safetensors"
 
     def _read(self, label: str, key: Any) -> dict[str, Tensor] | None:

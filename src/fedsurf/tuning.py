@@ -151,13 +151,11 @@ def _check_settings(path: Path, name: str, settings: Mapping[str, Setting]) -> N
 def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) -> None:
     """Raise unless a file was tuned on this study's data, tasks and network (with this budget).
 
-    What a study's size is (rounds, tasks, seeds) may differ.
+    What a study's size is (rounds, tasks, further seeds) may differ. Its first seed draws the graph of
+    all trials.
     """
     content = _content(path)
-    sizes = ("rounds", "tasks", "seeds")
-    theirs = {k: v for k, v in content.get("study", {}).items() if k not in sizes}
-    mine = {k: v for k, v in to_dict(study.decided()).items() if k not in sizes}
-    found = differences(theirs, mine)
+    found = differences(_tuned_with(content["study"]), _tuned_with(to_dict(study.decided())))
     if budget is not None:
         found += differences(content.get("budget", {}), to_dict(budget), "budget")
     if found:
@@ -165,6 +163,13 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
             f"{path}: holds settings that were tuned otherwise, differing in {', '.join(found)}; "
             "choose another file"
         )
+
+
+def _tuned_with(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plain study every trial of tuning depends on."""
+    sizes = ("rounds", "tasks", "seeds")
+    first = dict(enumerate(study.get("seeds", [])[:1]))
+    return {**{k: v for k, v in study.items() if k not in sizes}, "seeds": first}
 
 
 def check_tuned_on(path: Path, data: dict[str, Any]) -> None:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from fedsurf.network import (
     GraphConfig,
+    LossyNetwork,
     Network,
     NetworkConfig,
     StaleNetwork,
     StarNetwork,
+    TimeVaryingNetwork,
     make_graph,
     make_network,
 )
@@ -123,6 +125,26 @@ def test_rounds_and_floats_are_counted_link_by_link():
     assert network.floats == 36
     network.reset()
     assert (network.rounds, network.floats) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network(nx.path_graph(3)),
+        TimeVaryingNetwork([nx.path_graph(3), nx.complete_graph(3)]),
+        StarNetwork(2, 1, seeded(0)),
+        LossyNetwork(Network(nx.path_graph(3)), 0.3, seeded(0)),
+    ],
+)
+def test_a_count_that_was_looked_at_stays_what_it_was(network):
+    before = network.link_floats
+    network.mix(torch.zeros(3, 5))
+    between = network.link_floats
+    network.mix(torch.zeros(3, 2))
+    assert before.tolist() == [0] * network.links.shape[1]
+    assert set((between - before).tolist()) <= {0, 5}
+    assert set((network.link_floats - between).tolist()) <= {0, 2}
+    assert int(between.sum()) > 0
 
 
 def test_a_message_in_fewer_bits_counts_as_the_floats_that_it_is_said_to_be():

@@ -8,7 +8,7 @@ from drawn import seeded, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.network import StarNetwork
+from fedsurf.network import StaleNetwork, StarNetwork
 
 SHIFTS = ["adjacency", "metropolis", "laplacian"]
 
@@ -164,6 +164,19 @@ def test_whom_a_server_calls_follows_the_generator_and_changes_from_round_to_rou
     assert first == again
     assert first != other
     assert first[0] != first[1]
+
+
+@pytest.mark.parametrize("stale", [0, 2])
+def test_only_called_agents_send_and_each_a_row(stale):
+    network = StaleNetwork(StarNetwork(5, 2, seeded(0)), stale, seeded(1))
+    called = network.call()
+    with pytest.raises(ValueError, match=r"^values: got 5 rows of 2 agents that upload, but there"):
+        network.upload(torch.zeros(5, 3), called)
+    wrong = {"nodes": torch.tensor([1, 5]), "a mask": torch.tensor([True, False]), "-1": called - 9}
+    for agents in wrong.values():
+        with pytest.raises(ValueError, match=r"^agents: got \[.*\], but .* int64 from 0 to 4"):
+            network.download(torch.zeros(3), agents)
+    assert network.floats == 0
 
 
 @pytest.mark.parametrize("reporting", [0, -1, 6])

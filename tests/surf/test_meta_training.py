@@ -398,6 +398,29 @@ def test_impossible_settings_are_errors_that_name_the_field(field):
         Setup(replace(SURF, **{field: 0}))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_on": "all"}, r"^loss_on: got 'all', but it must be 'own' or 'pooled'"),
+        ({"select_by": "best"}, r"^select_by: got 'best', .* 'accuracy' or 'last'"),
+        (
+            {"descent": DescentConfig(gradient_examples="batch")},
+            r"^gradient_examples: got 'batch', but it must be 'mini-batch' or 'all'",
+        ),
+    ],
+)
+def test_options_that_do_not_exist_are_not_taken_for_others(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Setup(replace(SURF, **changes))
+
+
+def test_numbers_of_steps_and_tasks_are_whole_ones():
+    with pytest.raises(TypeError, match=r"^steps: got 2\.5, but it must be a whole number"):
+        Setup(replace(SURF, steps=2.5))
+    with pytest.raises(ValueError, match=r"^count: got 0, but it must be at least 1"):
+        FixedProblems(Setup().tasks, Setup().network, 0, 0).training(0)
+
+
 def test_a_negative_penalty_is_refused():
     with pytest.raises(ValueError, match=r"^penalty: got -1"):
         Setup(replace(SURF, penalty=-1.0))
@@ -466,6 +489,36 @@ def test_what_is_validated_and_kept_is_the_average(tmp_path):
     raw = Setup(replace(SURF, steps=4, validate_every=4))
     meta_train(raw.training, RunFolder(tmp_path / "raw"), {})
     assert not all(map(torch.equal, kept, (value.detach() for value in raw.parameters())))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "seed", "told"),
+    [
+        ({"learning_rate": 0.5}, 7, r"surf\.learning_rate \(0\.01 there, 0\.5 here\)"),
+        ({"descent": DescentConfig(epsilon=0.2)}, 7, r"surf\.descent\.epsilon \(0\.01 there, 0\.2"),
+        ({}, 8, r"seed \(7 there, 8 here\)"),
+    ],
+)
+def test_a_folder_of_other_settings_is_not_gone_on_with(tmp_path, stopped, changes, seed, told):
+    surf = replace(SURF, steps=np.int64(2), validate_every=1)
+    training = Setup(surf).training
+    if stopped:
+        training.step()
+        RunFolder(tmp_path).write_state(training, [training.validate()])
+    else:
+        meta_train(training, RunFolder(tmp_path), {})
+    with pytest.raises(
+        ValueError, match=f"holds a run with other settings, which differ in {told}"
+    ):
+        meta_train(Setup(replace(surf, **changes), seed=seed).training, RunFolder(tmp_path), {})
+    assert Setup(surf).training.step_count == 0
+    same = Setup(surf).training
+    assert meta_train(same, RunFolder(tmp_path), {})["validation"]["step"] in (1, 2)
+    # States that were saved before they knew their settings are still read.
+    for state in tmp_path.glob("state-*"):
+        (state / "settings.json").unlink()
+    meta_train(Setup(replace(surf, **changes), seed=seed).training, RunFolder(tmp_path), {})
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])

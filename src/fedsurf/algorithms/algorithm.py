@@ -93,6 +93,17 @@ class Start:
         return self.mean + self.deviation * torch.randn(shape, generator=generator, dtype=dtype)
 
 
+def check_algorithm(algorithm: object) -> None:
+    """Raise unless an object has everything that a run asks of an algorithm."""
+    missing = [name for name in ("name", "model", "init", "step") if not hasattr(algorithm, name)]
+    if missing:
+        way = ": use what its on(model, rounds) returns" if hasattr(algorithm, "on") else ""
+        raise TypeError(
+            f"algorithm: got a {type(algorithm).__name__} without {' and '.join(missing)}, but it must have "
+            f"name, model, init and step{way}"
+        )
+
+
 def check_fits(task: Task, network: Network, model: Model | None = None) -> None:
     """Raise unless every agent of the network has its examples in the task, and the model takes them."""
     if task.agents != network.agents:

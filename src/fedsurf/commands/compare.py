@@ -222,8 +222,14 @@ def _settings_of(method: Method, settings: Mapping[str, Settings]) -> Settings:
 
 
 def _pretrained_label(name: str, depth: int, size: int | None, names: Sequence[str]) -> str:
-    """Name a pretrained optimizer in a table: the shipped one plainly, others by their folder."""
-    folders = [Path(one).resolve().parent for one in dict.fromkeys(names) if one not in NAMES]
-    which = "" if name in NAMES else f" ({run_label(Path(name).resolve().parent, folders)})"
+    """Name a pretrained optimizer in a table: the shipped one plainly, others by `_place`."""
+    files = list(dict.fromkeys(Path(one).resolve() for one in names if one not in NAMES))
+    places = [_place(file, files) for file in files]
+    which = "" if name in NAMES else f" ({run_label(_place(Path(name).resolve(), files), places)})"
     batches = "" if size is None else f", batches of {size}"
     return f"SURF-T{which}, {counted(depth, 'round')}{batches}"
+
+
+def _place(file: Path, files: Sequence[Path]) -> Path:
+    """Return what tells a file from others: the folder of its run, or itself where that holds several."""
+    return file if [one.parent for one in files].count(file.parent) > 1 else file.parent

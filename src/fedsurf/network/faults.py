@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_number, check_whole
+from fedsurf.checks import check_kind, check_number, check_whole
 from fedsurf.network.losses import Losses, LostWeights, check_lost_weights
 from fedsurf.network.network import Network
+from fedsurf.network.star import check_rows
 from fedsurf.randomness import generator as seeded
 from fedsurf.randomness import next_seed
 
@@ -34,6 +35,8 @@ class FaultyNetwork(Network):
     """
 
     def __init__(self, inner: Network, *, active: bool, generator: torch.Generator) -> None:
+        check_kind(inner, Network, "inner", "a Network")
+        check_kind(generator, torch.Generator, "generator", "a torch.Generator")
         self.inner = inner
         self.active = active
         self.server = inner.server
@@ -166,6 +169,7 @@ class StaleNetwork(FaultyNetwork):
     """
 
     def __init__(self, inner: Network, stale: int, generator: torch.Generator) -> None:
+        check_kind(inner, Network, "inner", "a Network")
         check_whole(stale, "stale")
         if not 0 <= stale <= inner.agents:
             raise ValueError(
@@ -196,6 +200,7 @@ class StaleNetwork(FaultyNetwork):
         """Send the given agents' `values[agents, …]` to the server; the stale ones' are late."""
         if not self.active:
             return self.inner.upload(values, agents, among)
+        check_rows(values, agents)
         place = self._place[agents]
         late = (place >= 0).nonzero().flatten()
         place = place[late]

@@ -53,6 +53,7 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
     """
     check_kind(config, NetworkConfig, "config", "a NetworkConfig")
     check_kind(config.graph, GraphConfig, "config.graph", "a GraphConfig")
+    check_kind(config.faults, FaultConfig, "config.faults", "a FaultConfig")
     check_kind(generator, torch.Generator, "generator", "a torch.Generator")
     return with_faults(_without_faults(config, agents, generator), config.faults, generator)
 

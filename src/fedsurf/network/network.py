@@ -157,7 +157,7 @@ class Network:
             As how many floats a message counts.
         """
         self._rounds += 1
-        self._link_floats += floats if losses.unsent is None else floats * ~losses.unsent
+        self._count_floats(floats, None if losses.unsent is None else ~losses.unsent)
         return [self._carry_part(*part, losses) for part in zip(values, sent, strict=True)]
 
     def _carry_part(self, values: Tensor, sent: Tensor, losses: Losses) -> Tensor:
@@ -198,6 +198,11 @@ class Network:
     def agent_rows(self, values: Tensor) -> Tensor:
         """Return the rows of the agents in `values[nodes, …]`: all but a server's."""
         return values[1:] if self.server else values
+
+    def _count_floats(self, floats: int, used: Tensor | None = None) -> None:
+        """Count the floats of a message on the links that were used, bool `[links]`, or on all."""
+        # Not in place: whoever looked at the count before has that of then.
+        self._link_floats = self._link_floats + (floats if used is None else floats * used)
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)

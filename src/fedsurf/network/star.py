@@ -6,7 +6,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_whole
+from fedsurf.checks import check_kind, check_whole
 from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.network import Network
 from fedsurf.network.shift import Shift
@@ -42,6 +42,7 @@ class StarNetwork(Network):
         shift: Shift = "adjacency",
     ) -> None:
         check_whole(agents, "agents")
+        check_kind(generator, torch.Generator, "generator", "a torch.Generator")
         if reporting is not None:
             check_whole(reporting, "reporting", " or None for all agents")
         if agents < 1:
@@ -73,7 +74,7 @@ class StarNetwork(Network):
         down = self.links[0] == 0
         up = torch.isin(self.links[0], reporters)
         used = down | up if losses.unsent is None else (down | up) & ~losses.unsent
-        self._link_floats += floats * used
+        self._count_floats(floats, used)
         return [
             self._carry_between(*part, reporters, losses) for part in zip(values, sent, strict=True)
         ]
@@ -122,6 +123,7 @@ class StarNetwork(Network):
         What it sent to those of this round's whom it did not reach counts, too: to all of them, or to
         those `among`, bool `[agents]`, to whom it has to send this.
         """
+        self._check_agents(agents)
         reached = torch.cat([agents, _some(self._unreached, among)])
         self._count(self.links[0] == 0, self.links[1], reached, value.numel())
         return value.expand(len(agents), *value.shape)
@@ -132,12 +134,30 @@ class StarNetwork(Network):
         What those of this round's sent whom it did not hear counts, too: of all of them, or of those
         `among`, bool `[agents]`, who have to send this.
         """
+        self._check_agents(agents)
+        check_rows(values, agents)
         sending = torch.cat([agents, _some(self._unheard, among)])
         self._count(self.links[1] == 0, self.links[0], sending, values.shape[1:].numel())
         return values
 
     def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
-        self._link_floats += size * (direction & torch.isin(ends, 1 + agents))
+        self._count_floats(size, direction & torch.isin(ends, 1 + agents))
+
+    def _check_agents(self, agents: Tensor) -> None:
+        """Raise unless these are numbers of agents, whose floats would else count on no link."""
+        if agents.dtype != torch.int64 or ((agents < 0) | (agents >= self.agents)).any():
+            raise ValueError(
+                f"agents: got {agents.tolist()}, but it must be numbers of agents, as call returns them, int64 "
+                f"from 0 to {self.agents - 1}"
+            )
+
+
+def check_rows(values: Tensor, agents: Tensor) -> None:
+    """Raise unless there is a row of values for each of the agents that upload: nobody else is heard."""
+    if len(values) != len(agents):
+        raise ValueError(
+            f"values: got {len(values)} rows of {len(agents)} agents that upload, but there must be one of each"
+        )
 
 
 def _some(agents: Tensor, among: Tensor | None) -> Tensor:

@@ -75,7 +75,7 @@ class TimeVaryingNetwork(Network):
         place = self._place()
         linked = self._linked[place]
         self._rounds += 1
-        self._link_floats += floats * (linked if losses.unsent is None else linked & ~losses.unsent)
+        self._count_floats(floats, linked if losses.unsent is None else linked & ~losses.unsent)
         return self._moments[place].carry(values, sent, losses.among(linked), floats)
 
     def _place(self) -> int:

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from fedsurf.configuration import differences, to_dict
 from fedsurf.files import (
     CheckpointError,
     new_folder,
@@ -26,13 +27,15 @@ from fedsurf.files import (
     write_json,
     write_tensors,
 )
-from fedsurf.plain import json_text
+from fedsurf.plain import json_text, plain
 from fedsurf.surf.meta_training import MetaTraining
 from fedsurf.surf.records import ValidationRecord
 from fedsurf.surf.unrolled_optimizer import UnrolledOptimizer
 
 FORMAT = 1
 """The version of the files' layout."""
+SETTINGS = "settings.json"
+"""With what a state was made, in its folder."""
 
 
 class RunFolder:
@@ -120,15 +123,21 @@ class RunFolder:
             for group, tensors in training.state().items():
                 write_tensors(folder / f"{group}.safetensors", tensors, {})
             write_json(folder / "progress.json", [asdict(record) for record in records])
+            write_json(folder / SETTINGS, _settings(training))
         for state in older:
             shutil.rmtree(state)
 
     def read_state(self, training: MetaTraining) -> list[ValidationRecord]:
-        """Restore the newest state, if there is one; return the validations so far."""
+        """Restore the newest state, if there is one; return the validations so far.
+
+        A state of meta-training with other settings or another seed is refused: it would go on with
+        these, or be taken for its end, without a word.
+        """
         states = self._states()
         if not states:
             return []
         newest = states[-1]
+        _check_settings(newest, training)
         progress = read_json(newest / "progress.json")
         if not isinstance(progress, list):
             raise CheckpointError(f"{newest / 'progress.json'}: damaged, it is not a list")
@@ -166,6 +175,22 @@ class RunFolder:
 
     def _states(self) -> list[Path]:
         return sorted(p for p in self.path.glob("state-????????") if p.is_dir())
+
+
+def _settings(training: MetaTraining) -> Any:
+    """Return what steps depend on beside the optimizer and its problems, as JSON has it."""
+    return plain({"surf": to_dict(training.config), "seed": training.seed})
+
+
+def _check_settings(state: Path, training: MetaTraining) -> None:
+    """Raise unless a state is of the same settings; older ones do not know theirs."""
+    file = state / SETTINGS
+    found = differences(read_json(file), _settings(training)) if file.exists() else []
+    if found:
+        raise ValueError(
+            f"{state.parent}: holds a run with other settings, which differ in {', '.join(found)}; choose "
+            "another folder"
+        )
 
 
 def _validation(stored: dict[str, Any]) -> ValidationRecord:

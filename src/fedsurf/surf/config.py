@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedsurf.surf.descent import DescentConfig
+from fedsurf.checks import check_count, check_option
+from fedsurf.surf.descent import DescentConfig, GradientExamples
 from fedsurf.tasks.task import AgentWeighting
 
+LossOn = Literal["own", "pooled"]
 SelectBy = Literal["loss", "accuracy", "last"]
 
 
@@ -39,7 +41,7 @@ class SurfConfig:
     loss_examples: int | None = None
     """If given, so many test examples of each agent, drawn anew in each step, make the loss;
     otherwise all of them."""
-    loss_on: Literal["own", "pooled"] = field(default="own", metadata={"added_later": True})
+    loss_on: LossOn = field(default="own", metadata={"added_later": True})
     """own: each agent's loss is on its own test examples (the paper's); pooled: on those of the whole
     federation, so that an agent that serves only its own classes is no better for it."""
     calibrated_share: float = field(default=0.0, metadata={"added_later": True})
@@ -74,8 +76,10 @@ class SurfConfig:
         """Raise ValueError for settings that cannot be."""
         counts = ("steps", "tasks", "validate_every", "validation_tasks", "calibration_examples")
         for name in counts:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, but it must be at least 1")
+            check_count(getattr(self, name), name)
+        check_option(self.loss_on, LossOn, "loss_on")
+        check_option(self.select_by, SelectBy, "select_by")
+        check_option(self.descent.gradient_examples, GradientExamples, "gradient_examples")
         if not 0 <= self.calibrated_share <= 1 or (
             self.calibrated_share > 0 and self.loss_on != "pooled"
         ):

@@ -19,6 +19,7 @@ from fedsurf.tasks.examples import Examples
 
 GradientOf = Literal["stacked", "average"]
 Norm = Literal["frobenius", "root-mean-square"]
+GradientExamples = Literal["mini-batch", "all"]
 Form = Literal["difference", "log-ratio"]
 
 SMALLEST = 1e-8
@@ -41,7 +42,7 @@ class DescentConfig:
     """frobenius: the norm of the rows (1/n) ∇f_i(w_i) (the paper's), which shrinks with the square
     root of the number of agents, and the multipliers' steps with it; root-mean-square: that of an
     agent's gradient, so that one dual rate serves networks of any size. Only for stacked."""
-    gradient_examples: Literal["mini-batch", "all"] = "mini-batch"
+    gradient_examples: GradientExamples = "mini-batch"
     """The examples on which gradients are taken: a fresh mini-batch for each layer (the paper's
     stochastic gradients), or all training examples of every agent."""
     form: Form = field(default="difference", metadata={"added_later": True})

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from fedsurf.checks import check_count
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.randomness import generator as seeded
@@ -79,6 +80,7 @@ class FixedProblems:
 
     def training(self, number: int) -> Problem:
         """Return one of the meta-training tasks, drawn at random."""
+        check_count(self.count, "count")
         choice = seeded(self.seed, "train", number)
         task_number = int(torch.randint(self.count, (), generator=choice))
         task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))
