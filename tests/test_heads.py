@@ -88,7 +88,7 @@ def test_rows_that_are_none_of_its_features_are_refused(wine, change, message):
         ({"label": 5}, "^label: got 5, but it must be text, or None"),
         ({"config": None}, "^config: got None, but it must be a dict"),
         (
-            {"config": {"rounds": np.int64(3)}},
+            {"config": {"rounds": {3}}},
             "^config: got what cannot be written as JSON .Object of",
         ),
         ({"weight": [[1.0, 1.0]] * 3}, "^weight: got list, but it must be an array of NumPy"),

@@ -9,7 +9,7 @@ in this process.
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +19,18 @@ import torch
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.algorithms.checks import own_state
 from fedsurf.checks import check_number, check_whole
-from fedsurf.columns import missing_in
+from fedsurf.classifier_checks import (
+    as_before_where_it_fails,
+    check_labels,
+    check_no_label_missing,
+    diverged,
+    errors_of_features,
+    errors_of_memory,
+)
 from fedsurf.federations import (
     Array,
     deal,
@@ -44,7 +50,6 @@ from fedsurf.threads import threads
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.cohorts import parts_of, split
 from fedsurf.unrolled.depth import MOST_LEARNED
-from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.transferable_algorithm import Scaling
 from fedsurf.wording import counted
@@ -170,10 +175,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with _as_before_where_it_fails(self), _on_cpu():
-            _check_no_label_missing(y)
+        with as_before_where_it_fails(self), _on_cpu():
+            check_no_label_missing(y)
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
-            _check_labels(y)
+            check_labels(y)
             self._check_numbers()
             if on_layer is not None and not callable(on_layer):
                 raise TypeError(
@@ -188,16 +193,15 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
             network = self._network(names_of(ids), generator(seed, "graph"))
             network.reset(generator(seed, "network"))
-            with _memory(owner, len(ids), x.shape[1]), threads(self.n_jobs):
+            with errors_of_memory(owner, len(ids), x.shape[1]), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
                 random = generator(seed, "steps")
                 heads, staged, trajectory, units = self._train(task, network, random, on_layer)
             self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
-            self._staged_agents = None if network.server else heads  # a server's agents share one
             self.agents_, self.owner_, self.units_ = ids, owner, units
-            self.agent_coef_ = heads[-1][:, :, :-1]
-            self.agent_intercept_ = heads[-1][:, :, -1]
+            self.agent_coef_ = heads[:, :, :-1]
+            self.agent_intercept_ = heads[:, :, -1]
             self.coef_, self.intercept_ = staged[-1][:, :-1], staged[-1][:, -1]
             names = dict(enumerate(names_of(ids)))
             self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
@@ -223,13 +227,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found: Array = self.classes_[chosen]
         return found
 
-    def staged_predict(self, X: Any, agent: Hashable = None) -> Iterator[Array]:  # noqa: N803
-        """Return labels at the start, then after every layer, by the consensus model or an agent's own."""
-        x, number = self._checked(X), self._number(agent)
-        staged = self._staged
-        if number is not None and self._staged_agents is not None:
-            staged = [heads[number] for heads in self._staged_agents]
-        for head in staged:
+    def staged_predict(self, X: Any) -> Iterator[Array]:  # noqa: N803
+        """Return the consensus model's labels at the start, then after every layer.
+
+        Of the agents' own heads only the last ones are kept: those of every layer would take much memory.
+        """
+        x = self._checked(X)
+        for head in self._staged:
             yield self.classes_[(x @ head[:, :-1].T + head[:, -1]).argmax(1)]
 
     def score(
@@ -354,12 +358,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network: Network,
         random: torch.Generator,
         on_layer: Callable[[], None] | None,
-    ) -> tuple[list[Array], list[Array], dict[str, Array], Array]:
+    ) -> tuple[Array, list[Array], dict[str, Array], Array]:
         """Run the optimizer.
 
-        Returns the agents' heads at the start and after every layer, `[agents, classes, features + 1]` each
-        (only the last ones through a server, where all share one); the consensus there, what was seen
-        there, and the units of the features.
+        Returns the agents' heads, `[agents, classes, features + 1]`; the consensus at the start and after
+        every layer; what was seen there; and the units of the features.
         """
         optimizer = self.optimizer
         if not isinstance(optimizer, str | Path | Transferable):
@@ -386,27 +389,23 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "the result may be worse than with fewer rounds",
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
-        heads: list[Array] = []
         staged, records = [], []
-        with _errors_of_features(network):
+        with errors_of_features(network):
             state = algorithm.init(task, network, random)
         members = state.cohorts.members
         parts = parts_of(examples, members)
         for layer in range(algorithm.steps + 1):
             if layer:
-                with _errors_of_features(network):
+                with errors_of_features(network):
                     state = algorithm.step(state, task, network, random)
                 if on_layer is not None:
                     on_layer()
             weights = network.agent_rows(state.weights)
             if not weights.isfinite().all():
-                raise _diverged(network)
+                raise diverged(network)
             mean = weights.mean(0, keepdim=True)
             own = [head.accuracy(*one) for one in zip(split(weights, members), parts, strict=True)]
             staged.append(_matrix(mean, head)[0])
-            if network.server:
-                heads.clear()
-            heads.append(_matrix(weights, head))
             records.append(
                 {
                     "rounds": network.rounds,
@@ -420,19 +419,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
         unit = own_state(state, TransferState).cohorts.unit
         units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
-        return heads, staged, trajectory, units
-
-
-@contextmanager
-def _as_before_where_it_fails(estimator: BaseEstimator) -> Iterator[None]:
-    """Make an estimator what it was where it cannot be fitted again: scikit-learn's checks change it, too."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
+        return _matrix(weights, head), staged, trajectory, units
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
@@ -440,66 +427,6 @@ def _on_cpu() -> AbstractContextManager[Any]:
     if torch.get_default_device().type == "cpu":  # the context slows every call of torch
         return nullcontext()
     return torch.device("cpu")
-
-
-def _check_no_label_missing(y: Any) -> None:
-    """Raise where a label is None, NaN or pandas' NA; empty text is a label like any other."""
-    # As it was given: where some of a list is text, NumPy makes text of all, of a NaN too.
-    given = np.asarray(y, dtype=object)
-    if given.ndim != 1:
-        return
-    text = np.array([isinstance(label, str) for label in given], dtype=bool)
-    missing = np.flatnonzero(missing_in(given) & ~text)
-    if missing.size:
-        raise ValueError(
-            f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
-        )
-
-
-@contextmanager
-def _errors_of_features(network: Network) -> Iterator[None]:
-    """Name X in what goes wrong since its numbers are too large, or too small."""
-    try:
-        yield
-    except FeatureRangeError as error:
-        raise FeatureRangeError(error.wrong, "X") from error
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise _diverged(network) from error
-
-
-def _diverged(network: Network) -> ValueError:
-    return ValueError(
-        f"X: got features with which training diverged (round {network.rounds}); "
-        "are some of them larger than 1e15?"
-    )
-
-
-def _check_labels(y: Array) -> None:
-    """Raise unless labels are of one kind."""
-    try:
-        check_classification_targets(y)
-    except TypeError as error:
-        if len({type(label) for label in y}) == 1:  # of a kind that scikit-learn names, as bytes
-            raise
-        raise ValueError(
-            f"y: got labels of different kinds ({error}), but they must be all numbers or all text"
-        ) from error
-
-
-@contextmanager
-def _memory(owner: Array, agents: int, features: int) -> Iterator[None]:
-    """Say what takes so much memory where there is not enough of it."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # NumPy's and torch's
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
-            raise
-        largest = int(np.bincount(owner, minlength=agents).max())
-        raise ValueError(
-            f"X: got {len(owner)} rows of {features} features for {agents} agents, of whom the largest "
-            f"has {largest} rows: more than fits into memory, in which every agent takes as much as the "
-            "largest; give that one fewer rows, or let there be fewer agents"
-        ) from error
 
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
