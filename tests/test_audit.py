@@ -416,7 +416,30 @@ class TestAudit:
             assert found.row("agents-4").note.startswith("not here: the study has a network or")
             for name in ("ring", "complete", "stale"):
                 assert (found.row(name).accuracy is not None) == networks
-                assert found.row(name).note.startswith("" if networks else "not here: the study")
+                assert (found.row(name).note == "") == networks
+                assert networks or found.row(name).note.startswith("not here: the study")
+
+    def test_other_data_with_tasks_of_its_own_is_not_changed_by_its_configuration(self, digits):
+        class OwnTasks(Study):
+            def test_tasks(self, seed):
+                return super().test_tasks(seed)[:2]
+
+        few, tried = digits.train_y < 5, digits.test_y < 5
+        five = Features(
+            "five digits",
+            digits.train_x[few],
+            digits.train_y[few],
+            digits.test_x[tried],
+            digits.test_y[tried],
+            5,
+        )
+        config = replace(STUDY, tasks=2)
+        study = Study(config, features=five)
+        found = audit(dgd(2), study, other=OwnTasks(config, features=digits), agents=())
+        assert found.row("unseen").accuracy is None
+        assert found.row("unseen").note.startswith("not here: the study")
+        with pytest.raises(TypeError, match=r"^other: got 'mnist', but it must be a Study"):
+            audit(dgd(2), study, other="mnist")
 
     def test_a_run_that_diverges_is_right_about_nothing(self, digits):
         class Diverging(DGD):

@@ -344,10 +344,17 @@ def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command
     assert ("goes on" in error) == bool(said)
 
 
-@pytest.mark.parametrize("said", ["", "Unable to allocate 9 GiB"])
-def test_too_little_memory_is_no_traceback(monkeypatch, capsys, said):
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (MemoryError, ""),
+        (MemoryError, "Unable to allocate 9 GiB"),
+        (RuntimeError, "DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_is_no_traceback(monkeypatch, capsys, kind, said):
     def full(*_, **__):
-        raise MemoryError(said)
+        raise kind(said)
 
     monkeypatch.setattr(cli.app, "cli", full)
     assert run(["fit", "data.csv"]) == 1
@@ -355,6 +362,15 @@ def test_too_little_memory_is_no_traceback(monkeypatch, capsys, said):
     assert error.startswith("error: there is not enough memory for it")
     assert error.count("\n") == 1
     assert said in error
+
+
+def test_other_errors_of_torch_are_not_hidden(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(cli.app, "cli", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run(["fit", "data.csv"])
 
 
 def test_a_second_interruption_is_no_traceback(monkeypatch):

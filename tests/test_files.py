@@ -6,6 +6,7 @@ import os
 import resource
 from contextlib import contextmanager, suppress
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -22,6 +23,7 @@ from fedsurf.files import (
     write_rows,
     write_tensors,
 )
+from fedsurf.plain import json_text
 
 
 def tensors():
@@ -302,3 +304,8 @@ def test_a_folder_is_filled_with_all_files_or_none(tmp_path, new):
             (temporary / name).write_text("new")
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "new", "b": "new"}
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_numbers_of_numpy_are_those_of_python():
+    numbers = {"a": np.int64(3), "b": [np.float32(0.5), np.longdouble(2)], "c": np.float64("nan")}
+    assert json_text(numbers) == '{"a": 3, "b": [0.5, 2.0], "c": null}'

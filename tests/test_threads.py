@@ -10,10 +10,10 @@ from fedsurf import threads
 @pytest.fixture(autouse=True)
 def _three_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
+    before, plain = torch.get_num_threads(), torch.set_num_threads  # a test may replace it
+    plain(3)
     yield
-    torch.set_num_threads(before)
+    plain(before)
 
 
 def test_optimizers_of_fewer_than_50_million_parameters_take_one_thread(monkeypatch):
@@ -40,11 +40,23 @@ def test_there_are_as_many_as_asked_for_and_then_as_many_as_before(n_jobs, wante
     assert torch.get_num_threads() == 3
 
 
-def test_without_a_number_others_decide(monkeypatch):
+def test_without_a_number_joblib_decides():
     with parallel_config(backend="threading", n_jobs=2), threads.threads(None):
         assert torch.get_num_threads() == 2
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+
+
+def test_processes_of_joblib_take_one_each(monkeypatch):
+    # It tells libraries in its processes by this variable to use all cores among them.
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
     with threads.threads(None):
-        assert torch.get_num_threads() == 3
-    with threads.threads(2):
-        assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 1
+
+
+def test_the_last_of_several_at_once_restores_what_was_before_the_first():
+    first, second = threads.threads(1), threads.threads(2)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.get_num_threads() == 2
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == 3

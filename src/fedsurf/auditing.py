@@ -50,6 +50,9 @@ NOT_CONFIGURED = (
 )
 """Why a study is not run with another network or other agents: it is known how to change a configuration."""
 
+_TASKS = ("test_tasks", "tuning_tasks", "distributions")
+"""What a study draws its tasks with."""
+
 Expected = Literal["", "chance", "same", "near"]
 
 
@@ -236,6 +239,7 @@ def audit(
     """
     check_kind(subject, Subject, "subject", "a Subject")
     check_kind(study, Study, "study", "a Study")
+    check_kind(other, Study | None, "other", "a Study, or None")
     if study.config.tasks < 2:
         raise ValueError(
             f"tasks: got {study.config.tasks}, but a verdict needs at least 2, for its errors"
@@ -313,7 +317,7 @@ class _Bench:
     def with_agents(self, number: int) -> Row:
         """Run with another number of agents, each with as many examples as before."""
         row = Row(f"agents-{number}", f"agents: {number}")
-        if self.study.has_own("network", "test_tasks", "tuning_tasks", "distributions"):
+        if self.study.has_own("network", *_TASKS):
             return replace(row, expected="near", note=NOT_CONFIGURED)
         return self._elsewhere(row, _with_agents(self.study, number))
 
@@ -325,6 +329,8 @@ class _Bench:
             name = other.config.data.source
             seen = "which its meta-training had, too" if self.subject.saw(name) else ""
             row = replace(row, title=f"on {name}", note=seen)
+            if other.model.classes > self.study.model.classes and other.has_own(*_TASKS):
+                return replace(row, note=NOT_CONFIGURED)
             return self._elsewhere(row, _with_classes(other, self.study.model.classes))
         if not self.subject.saw(source):
             note = f"all of {source}, which its meta-training did not have"
@@ -433,6 +439,8 @@ def _that_can_draw(study: Study, seed: int) -> tuple[Study, bool]:
         study.test_tasks(seed)
         study.tuning_tasks(TUNING_TASKS)
     except ValueError:
+        if study.has_own(*_TASKS):
+            raise
         task = replace(study.config.task, replacement=True)
         repeated = Study(replace(study.config, task=task), features=study.features)
         repeated.test_tasks(seed)

@@ -35,6 +35,13 @@ def check_option(value: object, literal: Any, argument: str) -> None:
         raise ValueError(f"{argument}: got {value!r}, but it must be {options}")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory: Python's and NumPy's own, or torch's."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    )
+
+
 def check_kind(value: object, kind: type | UnionType, argument: str, wanted: str) -> None:
     """Raise unless a value is of a kind, where a missing attribute would be the error otherwise."""
     if not isinstance(value, kind):

@@ -94,9 +94,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Deals the rows, draws the graph, whom a server calls and mini-batches. None is 0: the same call has the
         same result.
     n_jobs : int or None
-        How many threads train. None is one, unless joblib or the variable OMP_NUM_THREADS says otherwise; -1 is
-        all cores. More than one pays with many rows and features only, and on a machine that has nothing else
-        to do.
+        How many threads train. None is one, unless joblib was told otherwise; -1 is all cores. More than one
+        pays with many rows and features only, and on a machine that has nothing else to do.
 
     Attributes
     ----------

@@ -9,6 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 
+from fedsurf.checks import is_out_of_memory
 from fedsurf.columns import missing_in
 from fedsurf.federations import Array
 from fedsurf.network import Network
@@ -77,8 +78,8 @@ def errors_of_memory(owner: Array, agents: int, features: int) -> Iterator[None]
     """Say what takes so much memory where there is not enough of it."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:  # NumPy's and torch's
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         largest = int(np.bincount(owner, minlength=agents).max())
         raise ValueError(

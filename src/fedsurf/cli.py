@@ -16,6 +16,7 @@ import tyro
 from rich.logging import RichHandler
 
 from fedsurf import __version__
+from fedsurf.checks import is_out_of_memory
 from fedsurf.commands.ablation import ablation
 from fedsurf.commands.audit import audit
 from fedsurf.commands.certify import certify
@@ -102,8 +103,12 @@ def run(arguments: list[str]) -> int:
         return _failed(error, 4)
     except (CheckpointError, sources.FetchError, ValueError, OSError, ImportError) as error:
         return _failed(error, 1)
-    except MemoryError as error:  # Python's own says nothing, NumPy's how much it wanted
-        more = f" ({error})" if str(error) else ""
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        more = (
+            f" ({error})" if str(error) else ""
+        )  # Python's own says nothing, others how much they wanted
         return _failed(MemoryError(f"there is not enough memory for it{more}"), 1)
     return 0
 

@@ -142,9 +142,11 @@ def _times_of_python(values: Array) -> Array:
     if not _is_time(values) or np.datetime_data(values.dtype)[0] not in ("ns", "ps", "fs", "as"):
         return values
     coarse = values.astype(f"{values.dtype.kind}8[us]")
-    if (coarse == values).all():
-        return coarse
-    return np.array([str(value) for value in values], dtype=object)
+    known = [
+        str(near.item() if near == value else value)
+        for near, value in zip(coarse, values, strict=True)
+    ]
+    return np.array(known, dtype=object)
 
 
 def words_for_none(labels: Array) -> list[str]:

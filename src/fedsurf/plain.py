@@ -13,6 +13,8 @@ def plain(content: Any) -> Any:
         return {name: plain(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
         return [plain(value) for value in content]
+    if isinstance(content, np.floating):  # the item of a longdouble is one, too
+        return plain(float(content))
     if isinstance(content, np.generic):
         return plain(content.item())
     return None if isinstance(content, float) and not math.isfinite(content) else content

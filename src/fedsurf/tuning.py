@@ -168,7 +168,8 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
 def _tuned_with(study: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a plain study every trial of tuning depends on."""
     sizes = ("rounds", "tasks", "seeds")
-    first = dict(enumerate(study.get("seeds", [])[:1]))
+    seeds = study.get("seeds")
+    first = {"0": seeds[0]} if isinstance(seeds, list) and seeds else {}
     return {**{k: v for k, v in study.items() if k not in sizes}, "seeds": first}
 
 

@@ -776,6 +776,10 @@ def test_times_to_the_nanosecond_are_called_as_coarser_ones(tmp_path, kind):
     finest = read_labelled(tmp_path / "a.npz", test_share=0).y.tolist()
     first = {"M8": "1970-01-01T00:16:40.000000001", "m8": "1000000000001 nanoseconds"}
     assert finest[0] == first[kind]
+    # What a time is called does not depend on the others.
+    times[2] += np.timedelta64(1, "ns")
+    np.savez(tmp_path / "a.npz", x=np.eye(3), y=times)
+    assert read_labelled(tmp_path / "a.npz", test_share=0).y.tolist()[:2] == names[0][:2]
 
 
 def test_a_word_for_no_label_among_numbers_is_none_to_predict_and_among_words_a_class(

@@ -176,7 +176,10 @@ def test_only_called_agents_send_and_each_a_row(stale):
     for agents in wrong.values():
         with pytest.raises(ValueError, match=r"^agents: got \[.*\], but .* int64 from 0 to 4"):
             network.download(torch.zeros(3), agents)
+        with pytest.raises(ValueError, match=r"^agents: got \[.*\], but .* int64 from 0 to 4"):
+            network.upload(torch.ones(len(agents), 3), agents)
     assert network.floats == 0
+    assert not network.upload(torch.zeros(2, 3), called).any()  # what was refused is not remembered
 
 
 @pytest.mark.parametrize("reporting", [0, -1, 6])

@@ -23,6 +23,7 @@ from fedsurf.pretraining.confidence import (
     logarithms,
     losses_by_factor,
     see,
+    write_seen,
 )
 from fedsurf.pretraining.problems import WideConfig, WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
@@ -145,6 +146,16 @@ def test_it_learns_in_place_and_nothing_else_changes():
     assert torch.equal(torch.get_rng_state(), state)
     for name, value in learner.named_parameters():
         assert torch.equal(value, before[name]) != name.startswith("confidence.")
+
+
+def test_of_what_was_kept_no_more_is_used_than_asked_for(tmp_path):
+    learner, problems, file = whole(), WideProblems(SMALL, 3), tmp_path / "seen.safetensors"
+    write_seen(file, [see(learner, problems.with_rare_classes(0.3), number) for number in range(3)])
+    learn_confidence(learner, problems, ConfidenceConfig(problems=2, steps=3), kept=file)
+    other = whole()
+    learn_confidence(other, problems, ConfidenceConfig(problems=2, steps=3))
+    pairs = zip(learner.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_it_learns_from_a_single_head_too():

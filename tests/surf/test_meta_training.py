@@ -508,11 +508,12 @@ def test_a_folder_of_other_settings_is_not_gone_on_with(tmp_path, stopped, chang
         RunFolder(tmp_path).write_state(training, [training.validate()])
     else:
         meta_train(training, RunFolder(tmp_path), {})
+    other = Setup(replace(surf, **changes), seed=seed).training
     with pytest.raises(
         ValueError, match=f"holds a run with other settings, which differ in {told}"
     ):
-        meta_train(Setup(replace(surf, **changes), seed=seed).training, RunFolder(tmp_path), {})
-    assert Setup(surf).training.step_count == 0
+        meta_train(other, RunFolder(tmp_path), {})
+    assert other.step_count == 0
     same = Setup(surf).training
     assert meta_train(same, RunFolder(tmp_path), {})["validation"]["step"] in (1, 2)
     # States that were saved before they knew their settings are still read.

@@ -17,6 +17,7 @@ from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, cohorts
+from fedsurf.unrolled.local_fit import Outlook
 
 AGENTS, CLASSES = 6, 3
 SIZES = [9, 1, 30, 8, 2, 28]
@@ -27,6 +28,7 @@ def many(monkeypatch):
     """Have cohorts of agents of about one size in the smallest problems, too."""
     monkeypatch.setattr(cohorts, "ORDINARY", 0)
     monkeypatch.setattr(cohorts, "PADDING", 20)
+    monkeypatch.setattr(cohorts, "SHARE", 0.0)
 
 
 def unequal(features, *, gaps=False):
@@ -86,7 +88,8 @@ def test_agents_are_divided_by_size_with_little_padding(sizes, features, ordinar
         return
     for agents in found:
         own = counts[agents]
-        assert int((own.max() - own).sum()) * features <= cohorts.PADDING
+        limit = max(cohorts.PADDING, cohorts.SHARE * int(own.sum()) * features)
+        assert int((own.max() - own).sum()) * features <= limit
     spans = [(int(counts[agents].max()), int(counts[agents].min())) for agents in found]
     assert all(low >= high for (_, low), (high, _) in itertools.pairwise(spans))
 
@@ -95,8 +98,9 @@ def test_problems_of_meta_training_and_agents_of_one_size_are_one_cohort():
     sizes = [1] * 99 + [100]
     assert len(cohorts.divided(of_sizes(sizes, 320))) == 1
     assert len(cohorts.divided(of_sizes([100 * size for size in sizes], 320))) == 2
-    (every,) = cohorts.divided(of_sizes([10_000] * 50, 64))
-    assert torch.equal(every, torch.arange(50))
+    for sizes, features in (([10_000] * 50, 64), ([46, 45] * 50, 10_000)):
+        (every,) = cohorts.divided(of_sizes(sizes, features))
+        assert torch.equal(every, torch.arange(len(sizes)))
 
 
 def test_a_cohort_is_padded_to_its_largest_agent_only(many):
@@ -153,12 +157,27 @@ def without_confidence(learned):
     return learned
 
 
-def test_mini_batches_of_cohorts_are_of_their_own_examples(many):
-    state = run(unequal(5), batch_size=3)
+def test_mini_batches_of_cohorts_are_of_their_own_examples(many, monkeypatch):
+    task, seen = unequal(5, gaps=True), []
+
+    def batch(outlook, size, generator):
+        found = plain(outlook, size, generator)
+        seen.append((outlook.view, found.view))
+        return found
+
+    plain = Outlook.batch
+    monkeypatch.setattr(Outlook, "batch", batch)
+    state = run(task, batch_size=3)
     assert state.weights.isfinite().all()
-    again = run(unequal(5), batch_size=3)
-    assert torch.equal(state.weights, again.weights)
-    assert not torch.equal(state.weights, run(unequal(5)).weights)
+    assert len(seen) == 7 * len(state.cohorts.members)
+    for view, chosen in seen:
+        for agent, count in enumerate(view.count[:, 0, 0].tolist()):
+            own = view.x[agent][view.real[agent, :, 0] > 0]
+            rows = chosen.x[agent][chosen.real[agent, :, 0] > 0]
+            assert len(rows) == min(3, count)
+            found = (rows[:, None] == own).all(2)
+            assert (found.sum(1) == 1).all()  # its own, and each once
+            assert (found.sum(0) <= 1).all()
 
 
 @pytest.mark.parametrize("graph", ["ring", "star"])

@@ -135,7 +135,7 @@ def fit(
         _note_many_rounds(rounds)
         from fedsurf.classifier import FederatedClassifier  # slow to import
 
-        model = FederatedClassifier(**settings)
+        model = FederatedClassifier(**settings, n_jobs=torch.get_num_threads())
         with opener(err)("training", layers_of(rounds)) as advance, _quiet():
             model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
         trajectory = rows_of(model, labelled)

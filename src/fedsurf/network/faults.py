@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsurf.checks import check_kind, check_number, check_whole
 from fedsurf.network.losses import Losses, LostWeights, check_lost_weights
 from fedsurf.network.network import Network
-from fedsurf.network.star import check_rows
+from fedsurf.network.star import check_agents, check_rows
 from fedsurf.randomness import generator as seeded
 from fedsurf.randomness import next_seed
 
@@ -200,6 +200,7 @@ class StaleNetwork(FaultyNetwork):
         """Send the given agents' `values[agents, …]` to the server; the stale ones' are late."""
         if not self.active:
             return self.inner.upload(values, agents, among)
+        check_agents(agents, self.agents)
         check_rows(values, agents)
         place = self._place[agents]
         late = (place >= 0).nonzero().flatten()

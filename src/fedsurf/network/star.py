@@ -123,7 +123,7 @@ class StarNetwork(Network):
         What it sent to those of this round's whom it did not reach counts, too: to all of them, or to
         those `among`, bool `[agents]`, to whom it has to send this.
         """
-        self._check_agents(agents)
+        check_agents(agents, self.agents)
         reached = torch.cat([agents, _some(self._unreached, among)])
         self._count(self.links[0] == 0, self.links[1], reached, value.numel())
         return value.expand(len(agents), *value.shape)
@@ -134,7 +134,7 @@ class StarNetwork(Network):
         What those of this round's sent whom it did not hear counts, too: of all of them, or of those
         `among`, bool `[agents]`, who have to send this.
         """
-        self._check_agents(agents)
+        check_agents(agents, self.agents)
         check_rows(values, agents)
         sending = torch.cat([agents, _some(self._unheard, among)])
         self._count(self.links[1] == 0, self.links[0], sending, values.shape[1:].numel())
@@ -143,13 +143,14 @@ class StarNetwork(Network):
     def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
         self._count_floats(size, direction & torch.isin(ends, 1 + agents))
 
-    def _check_agents(self, agents: Tensor) -> None:
-        """Raise unless these are numbers of agents, whose floats would else count on no link."""
-        if agents.dtype != torch.int64 or ((agents < 0) | (agents >= self.agents)).any():
-            raise ValueError(
-                f"agents: got {agents.tolist()}, but it must be numbers of agents, as call returns them, int64 "
-                f"from 0 to {self.agents - 1}"
-            )
+
+def check_agents(agents: Tensor, count: int) -> None:
+    """Raise unless these are numbers of `count` agents: others' floats would count on no link."""
+    if agents.dtype != torch.int64 or ((agents < 0) | (agents >= count)).any():
+        raise ValueError(
+            f"agents: got {agents.tolist()}, but it must be numbers of agents, as call returns them, int64 "
+            f"from 0 to {count - 1}"
+        )
 
 
 def check_rows(values: Tensor, agents: Tensor) -> None:

@@ -102,13 +102,13 @@ def learn_confidence(
         Opens a progress bar with a title and a total.
     kept : Path or None
         The file that keeps what was seen, and from which it goes on, to the same bits, where it is there
-        already; None to keep nothing.
+        already: from a call with the same optimizer, problems and configuration. None to keep nothing.
     """
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to learn")
     config.check()
     problems = problems.with_rare_classes(config.rare_share)
-    seen = read_seen(kept) if kept is not None and kept.exists() else []
+    seen = read_seen(kept)[: config.problems] if kept is not None and kept.exists() else []
     with open_bar("learning confidence", config.problems) as advance:
         for _ in seen:
             advance()

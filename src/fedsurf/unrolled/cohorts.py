@@ -21,8 +21,8 @@ from fedsurf.unrolled.signals import Heard
 
 ORDINARY = 4_000_000
 """The numbers in the features of all agents' examples, padding included, up to which they are one cohort."""
-PADDING = 250_000
-"""How many numbers of padding a cohort has, at most, in larger problems."""
+PADDING, SHARE = 250_000, 0.25
+"""How many numbers of padding a cohort may have in larger problems, and how many for each that is none."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,6 @@ class Cohorts:
     def centre(self) -> Tensor:
         """Each agent's centre, raw, `[agents, features]`."""
         return self._join([view.centre for view in self.views])
-
-    @property
-    def base(self) -> Tensor:
-        """Where each agent's examples are seen from, raw, `[agents, features]`."""
-        return self._join([view.base for view in self.views])
 
     @property
     def unit(self) -> Tensor | None:
@@ -153,12 +148,13 @@ def divided(examples: Examples) -> tuple[Tensor, ...]:
     if len(extents) * int(extents.max()) * features <= ORDINARY:
         return (torch.arange(len(extents)),)
     sizes, order = extents.sort(descending=True, stable=True)
-    begins, padding, largest = [], 0, int(sizes[0])
+    begins, padding, held, largest = [], 0, 0, int(sizes[0])
     for place, size in enumerate(sizes.tolist()):
         padding += (largest - size) * features
-        if padding > PADDING:
+        held += size * features
+        if padding > max(PADDING, SHARE * held):
             begins.append(place)
-            padding, largest = 0, size
+            padding, held, largest = 0, size * features, size
     return tuple(agents.sort().values for agents in order.tensor_split(begins))
 
 

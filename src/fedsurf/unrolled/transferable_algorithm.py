@@ -379,7 +379,8 @@ class TransferableAlgorithm:
         self, state: TransferState, task: Task, called: Tensor, network: Network
     ) -> TransferState:
         """Have the called agents tell a server of the spreads of their features: then all need new units."""
-        own = without_squared_means(self._own_spreads(task, state.cohorts.members)[called])
+        theirs = task.train.of(called)
+        own = without_squared_means(own_spreads(theirs.cropped(int(theirs.extents.max()))))
         spreads = pooled_spreads(state.spreads[0], network.upload(own, called))[None]
         cohorts = self._cohorts(task, state.cohorts.members, spreads)
         known = self._directions(network, state.head.dtype)
