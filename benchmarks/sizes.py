@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsurf import FederatedClassifier
 from fedsurf.federations import Array
-from fedsurf.unrolled import cohorts
+from fedsurf.tasks import cohorts
 
 CLASSES = 10
 

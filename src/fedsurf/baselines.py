@@ -7,6 +7,7 @@ from torch import Tensor
 from fedsurf.algorithms.local_only import local_optimum
 from fedsurf.federations import Array, examples_of
 from fedsurf.models import SoftmaxHead
+from fedsurf.tasks.cohorts import divided, join, parts_of
 
 AT_ONCE = 20_000_000
 """About how many scores are computed at a time."""
@@ -35,8 +36,12 @@ def alone_accuracy(x: Array, y: Array, owner: Array, test_x: Array, test_y: Arra
     agents = int(owner.max()) + 1
     examples = examples_of(scaler.transform(x), labels, owner, agents)
     head = SoftmaxHead(x.shape[1], len(classes))
-    start = examples.x.new_zeros(agents, head.parameters)
-    trained = local_optimum(head, start, examples, agents / len(y))
+    members, penalty = divided(examples), agents / len(y)
+    found = [
+        local_optimum(head, part.x.new_zeros(part.agents, head.parameters), part, penalty)
+        for part in parts_of(examples, members)
+    ]
+    trained = join(found, members)
     heads = trained.reshape(agents, head.features + 1, head.classes).mT
     return heads_accuracy(heads, classes, scaler.transform(test_x), test_y)
 

@@ -45,10 +45,10 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, check_graph
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
+from fedsurf.tasks.cohorts import parts_of, split
 from fedsurf.tasks.task import Task
 from fedsurf.threads import threads
 from fedsurf.unrolled import Transferable
-from fedsurf.unrolled.cohorts import parts_of, split
 from fedsurf.unrolled.depth import MOST_LEARNED
 from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.transferable_algorithm import Scaling

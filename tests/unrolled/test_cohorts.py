@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import fedsurf
 from fedsurf import FederatedClassifier
+from fedsurf.baselines import alone_accuracy
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
+from fedsurf.tasks import cohorts
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import Transferable, cohorts
+from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.local_fit import Outlook
 
 AGENTS, CLASSES = 6, 3
@@ -178,6 +180,14 @@ def test_mini_batches_of_cohorts_are_of_their_own_examples(many, monkeypatch):
             found = (rows[:, None] == own).all(2)
             assert (found.sum(1) == 1).all()  # its own, and each once
             assert (found.sum(0) <= 1).all()
+
+
+def test_agents_alone_are_as_good_in_cohorts(request):
+    pool = unequal(7).train.pooled()
+    x, y, owner = pool.x[0].numpy(), pool.y[0].numpy(), np.repeat(np.arange(AGENTS), SIZES)
+    alone = alone_accuracy(x, y, owner, x, y)
+    request.getfixturevalue("many")
+    assert alone_accuracy(x, y, owner, x, y) == alone
 
 
 @pytest.mark.parametrize("graph", ["ring", "star"])

@@ -1,9 +1,4 @@
-"""Agents of similar size work together, so that not everyone is padded to the largest of all.
-
-Agents are rows of tensors, in which everyone has as many examples as the largest. Where few agents hold most of
-the examples, nearly all of that would be padding. So agents are divided into cohorts, each padded to its own
-largest agent. What they do is the same; problems of ordinary size are one cohort.
-"""
+"""The transferable layer of agents in cohorts of similar size (`tasks.cohorts`): what they do is the same."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,6 +6,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from fedsurf.tasks.cohorts import join, parts_of, split
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.curvature import Curvature
 from fedsurf.unrolled.local_fit import Outlook
@@ -18,11 +14,6 @@ from fedsurf.unrolled.local_view import LocalView
 from fedsurf.unrolled.local_work import LocalWork, Worked
 from fedsurf.unrolled.moments import contribution
 from fedsurf.unrolled.signals import Heard
-
-ORDINARY = 4_000_000
-"""The numbers in the features of all agents' examples, padding included, up to which they are one cohort."""
-PADDING, SHARE = 250_000, 0.25
-"""How many numbers of padding a cohort may have in larger problems, and how many for each that is none."""
 
 
 @dataclass(frozen=True)
@@ -140,41 +131,3 @@ class Cohorts:
 
     def _join(self, parts: Sequence[Tensor]) -> Tensor:
         return join(parts, self.members)
-
-
-def divided(examples: Examples) -> tuple[Tensor, ...]:
-    """Divide agents into cohorts by the number of their examples; return the numbers of each one's agents."""
-    extents, features = examples.extents, examples.features
-    if len(extents) * int(extents.max()) * features <= ORDINARY:
-        return (torch.arange(len(extents)),)
-    sizes, order = extents.sort(descending=True, stable=True)
-    begins, padding, held, largest = [], 0, 0, int(sizes[0])
-    for place, size in enumerate(sizes.tolist()):
-        padding += (largest - size) * features
-        held += size * features
-        if padding > max(PADDING, SHARE * held):
-            begins.append(place)
-            padding, held, largest = 0, size * features, size
-    return tuple(agents.sort().values for agents in order.tensor_split(begins))
-
-
-def parts_of(examples: Examples, members: tuple[Tensor, ...]) -> list[Examples]:
-    """Give every cohort its examples, padded to its own largest agent."""
-    if len(members) == 1:
-        return [examples]
-    extents = examples.extents
-    return [examples.cropped(int(extents[agents].max())).of(agents) for agents in members]
-
-
-def split(values: Tensor, members: tuple[Tensor, ...]) -> list[Tensor]:
-    """Give every cohort its rows of `values[agents, …]`."""
-    if len(members) == 1:
-        return [values]
-    return [values[agents] for agents in members]
-
-
-def join(parts: Sequence[Tensor], members: tuple[Tensor, ...]) -> Tensor:
-    """Undo `split`."""
-    if len(members) == 1:
-        return parts[0]
-    return torch.cat(list(parts))[torch.cat(members).argsort()]

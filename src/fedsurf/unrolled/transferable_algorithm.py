@@ -34,6 +34,7 @@ from fedsurf.algorithms.checks import check_batch_size, own_state
 from fedsurf.algorithms.class_means import check_head_fits
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
+from fedsurf.tasks.cohorts import divided, join, parts_of
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import memory
 from fedsurf.unrolled.calibration import (
@@ -42,7 +43,7 @@ from fedsurf.unrolled.calibration import (
     pooled_spreads,
     without_squared_means,
 )
-from fedsurf.unrolled.cohorts import Cohorts, divided, join, parts_of
+from fedsurf.unrolled.cohorts import Cohorts
 from fedsurf.unrolled.confidence import SURENESS, known_of
 from fedsurf.unrolled.controller import NOBODY, schedule
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions
