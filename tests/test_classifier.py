@@ -479,12 +479,25 @@ def objects(*values):
         ({"y": ["same"] * 150}, r"y: got one class only \('same'\)"),
         ({"X": csr_array(np.eye(150))}, "[Ss]parse data was passed"),
         ({"X": np.full((150, 2), np.nan)}, "NaN"),
+        ({"X": np.ma.masked_less(np.arange(300.0).reshape(150, 2), 3)}, "^X: got 3 masked values"),
+        ({"y": np.ma.masked_equal([0, 1, 2] * 50, 2)}, "^y: got 50 masked values"),
+        ({"agents": np.ma.masked_equal([0, 1, 2] * 50, 1)}, "^agents: got 50 masked values"),
     ],
 )
 def test_wrong_data_are_named(iris, change, message):
     given = {"X": iris[0], "y": iris[1], **change}
     with pytest.raises((ValueError, TypeError), match=message):
         FederatedClassifier().fit(**given)
+
+
+def test_a_masked_array_without_masked_values_is_an_array(iris):
+    x, y, _ = iris
+    model, plain = (FederatedClassifier().fit(one, y) for one in (np.ma.array(x), x))
+    assert np.array_equal(model.coef_, plain.coef_)
+    masked = np.zeros_like(x, dtype=bool)
+    masked[7] = True
+    with pytest.raises(ValueError, match=r"^X: got 4 masked values, but all must be there"):
+        model.predict(np.ma.array(x, mask=masked))
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from fedsurf.classifier_checks import (
     as_before_where_it_fails,
     check_labels,
     check_no_label_missing,
+    check_not_masked,
     diverged,
     errors_of_features,
     errors_of_memory,
@@ -88,7 +89,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features as they are where these differ so little that they seem to have one unit, as pixels or
         embeddings do. The heads are those of the raw features all the same.
     batch_size : int or None
-        How many of its rows, drawn anew in every round, an agent fits its head to: for agents with
+        How many of its rows, drawn anew whenever it fits, an agent fits its head to: for agents with
         so many that all of them would take long. All by default, which is more accurate.
     random_state : int, numpy.random.RandomState or None
         Deals the rows, draws the graph, whom a server calls and mini-batches. None is 0: the same call has the
@@ -175,6 +176,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Called after every layer, for a progress bar.
         """
         with as_before_where_it_fails(self), _on_cpu():
+            check_not_masked(X=X, y=y, agents=agents)
             check_no_label_missing(y)
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
             check_labels(y)
@@ -253,6 +255,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: Any) -> Array:  # noqa: N803
         check_is_fitted(self)
+        check_not_masked(X=X)
         x: Array = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         return x
 

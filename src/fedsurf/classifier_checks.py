@@ -42,6 +42,16 @@ def check_no_label_missing(y: Any) -> None:
         )
 
 
+def check_not_masked(**given: Any) -> None:
+    """Raise where values of an array, called by its name, are masked: what lies below a mask is no value."""
+    for name, values in given.items():
+        masked = int(np.ma.getmaskarray(values).sum()) if np.ma.is_masked(values) else 0
+        if masked:
+            raise ValueError(
+                f"{name}: got {masked} masked values, but all must be there: fill them, or leave these rows out"
+            )
+
+
 def check_labels(y: Array) -> None:
     """Raise unless labels are of one kind."""
     try:

@@ -281,7 +281,8 @@ class GradientTransferAlgorithm:
         own = own_state(state, GradientTransferState)
         if own.rounds >= self.rounds:
             raise ValueError(
-                f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds"
+                f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds, "
+                f"in {self.steps} steps"
             )
         for _ in range(min(ROUNDS_OF_A_LAYER, self.rounds - own.rounds)):
             own = self._round(own, task, network)

@@ -84,7 +84,7 @@ class TransferableAlgorithm:
         which agents hear in the first rounds; auto: only those that these say are in different units
         (`calibration`).
     batch_size : int or None
-        How many of its examples, drawn anew in every round, an agent fits its head to; all of them
+        How many of its examples, drawn anew whenever it fits, an agent fits its head to; all of them
         where it has no more, and where None. What it tells of its data is of all of them.
     ease_rare : bool
         Whether steps of rare classes are damped less (`rarity`). Neither meta-training nor the tables
@@ -147,7 +147,8 @@ class TransferableAlgorithm:
         members = divided(task.train)
         spreads = task.train.x.new_empty(len(task.train.x), 0)
         if self.standardising:
-            spreads = self._own_spreads(task, members)
+            parts = [own_spreads(part) for part in parts_of(task.train, members)]
+            spreads = join(parts, members)
         cohorts = self._cohorts(task, members, spreads)
         known = self._directions(network, task.train.x.dtype)
         sketch = cohorts.sketch(known)
@@ -195,7 +196,8 @@ class TransferableAlgorithm:
         own = own_state(state, TransferState)
         if own.rounds >= self.rounds:
             raise ValueError(
-                f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds"
+                f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds, "
+                f"in {self.steps} steps"
             )
         for _ in range(min(ROUNDS_OF_A_LAYER, self.rounds - own.rounds)):
             one_round = self._through_server if network.server else self._over_graph
@@ -400,9 +402,6 @@ class TransferableAlgorithm:
         found, agents = self._standards(task, spreads), task.train.agents
         centre, unit = (one.expand(agents, -1) for one in (found.centre, found.unit))
         return Cohorts.of(task.train, task.classes, members, centre, unit)
-
-    def _own_spreads(self, task: Task, members: tuple[Tensor, ...]) -> Tensor:
-        return join([own_spreads(part) for part in parts_of(task.train, members)], members)
 
     def _standards(self, task: Task, spreads: Tensor) -> Standards:
         return Standards.of(spreads, task.train.x.dtype, every=self.scaling == "features")
