@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 20
 """With no more rows than this, as many classes as rows are nothing strange."""
+JUDGED = ("test_accuracy", "agents_test_accuracy", "alone", "centralised")
+"""What is judged on examples that were held out."""
 
 
 def fit(
@@ -263,18 +265,22 @@ def rows_of(model: "FederatedClassifier", labelled: Labelled) -> list[dict[str, 
 
 def judged(model: "FederatedClassifier", labelled: Labelled) -> dict[str, float | None]:
     """Return accuracies on what was held out: of the agents together, alone, and of one place."""
-    names = ("test_accuracy", "agents_test_accuracy", "alone", "centralised")
     x, y, test_x, test_y = labelled.x, labelled.y, labelled.test_x, labelled.test_y
     if not len(test_y):
-        return dict.fromkeys(names)
+        return dict.fromkeys(JUDGED)
     heads = np.concatenate([model.agent_coef_, model.agent_intercept_[:, :, None]], 2)
-    found = (
-        float(model.score(test_x, test_y)),
-        heads_accuracy(torch.tensor(heads), model.classes_, test_x, test_y),
-        alone_accuracy(x, y, model.owner_, test_x, test_y),
-        centralised_accuracy(x, y, test_x, test_y),
+    works: tuple[Callable[[], float], ...] = (
+        lambda: float(model.score(test_x, test_y)),
+        lambda: heads_accuracy(torch.tensor(heads), model.classes_, test_x, test_y),
+        lambda: alone_accuracy(x, y, model.owner_, test_x, test_y),
+        lambda: centralised_accuracy(x, y, test_x, test_y),
     )
-    return dict(zip(names, found, strict=True))
+    found: dict[str, float | None] = {}
+    with opener(err)("judging", len(works)) as advance:
+        for name, work in zip(JUDGED, works, strict=True):
+            found[name] = work()
+            advance()
+    return found
 
 
 def rounds_table(
