@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedsurf.algorithms import DGD, Algorithm, Start, State
-    from fedsurf.auditing import Audit, Subject, audit
+    from fedsurf.audited import Audit
+    from fedsurf.auditing import Subject, audit
     from fedsurf.certificate import Certificate, certify
     from fedsurf.classifier import FederatedClassifier
     from fedsurf.comparison import Comparison, evaluate
@@ -128,7 +129,7 @@ _HOMES = {
     "DGD": "algorithms",
     "Start": "algorithms",
     "State": "algorithms",
-    "Audit": "auditing",
+    "Audit": "audited",
     "Subject": "auditing",
     "audit": "auditing",
     "Certificate": "certificate",

@@ -10,16 +10,15 @@ judges it by a rule (`verdict`).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fedsurf.algorithms import Algorithm
 from fedsurf.algorithms.centralised import TUNING_TOLERANCE, Centralised
+from fedsurf.audited import Audit, Expected, Row
 from fedsurf.bars import OpenBar, silent
 from fedsurf.checks import check_kind
-from fedsurf.configuration import to_dict
 from fedsurf.evaluation import run_all
 from fedsurf.experiment import Experiment
 from fedsurf.interventions import (
@@ -34,11 +33,10 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, Network, NetworkConfig
 from fedsurf.network.graphs import GraphKind
 from fedsurf.randomness import generator as seeded
-from fedsurf.statistics import finite, standard_error
 from fedsurf.study import Study, StudyConfig
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
-from fedsurf.verdict import Verdict, judge
+from fedsurf.verdict import judge
 
 STALE = 0.1
 """Share of the agents that are stale."""
@@ -52,8 +50,6 @@ NOT_CONFIGURED = (
 
 _TASKS = ("test_tasks", "tuning_tasks", "distributions")
 """What a study draws its tasks with."""
-
-Expected = Literal["", "chance", "same", "near"]
 
 
 @dataclass(frozen=True)
@@ -113,96 +109,6 @@ class Subject:
 def _whole(source: str) -> str:
     """Return the source of which another one is a part."""
     return source.removesuffix("-mini").removesuffix("-5k")
-
-
-@dataclass(frozen=True)
-class Row:
-    """An intervention, and what it did.
-
-    Attributes
-    ----------
-    name, title : str
-        What programs and tables call it.
-    expected : {"", "chance", "same", "near"}
-        What becomes of one that learned to learn. It falls to chance, is the same, or is near to
-        centralised training, in so far as it was.
-    accuracy : Tensor or None
-        Pooled accuracy on each task, `[tasks]`; None where the intervention was not possible.
-    chance, centralised : Tensor or None
-        Accuracy on the same tasks without features, and with everything in one place.
-    change : Tensor or None
-        Accuracy minus the untouched one, task by task; None where the tasks are others.
-    note : str
-        What else there is to say, such as why it was not possible.
-    """
-
-    name: str
-    title: str
-    expected: Expected = ""
-    accuracy: Tensor | None = None
-    chance: Tensor | None = None
-    centralised: Tensor | None = None
-    change: Tensor | None = None
-    note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return means over tasks and their standard errors, for JSON and CSV."""
-        content: dict[str, Any] = {"name": self.name, "title": self.title}
-        content["expected"] = self.expected
-        for name in ("accuracy", "change", "chance", "centralised"):
-            values = getattr(self, name)
-            content[name] = None if values is None else float(values.mean())
-            content[f"{name}_error"] = None if values is None else finite(standard_error(values))
-        return {**content, "note": self.note}
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What an audit found.
-
-    Attributes
-    ----------
-    subject : str
-        The optimizer.
-    study : StudyConfig
-        On what it was audited.
-    rows : list of Row
-        The untouched optimizer first, then one for each intervention.
-    verdict : Verdict
-        What it has learned.
-    """
-
-    subject: str
-    study: StudyConfig
-    rows: list[Row]
-    verdict: Verdict
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in one sentence."""
-        return self.verdict.sentence(self.subject)
-
-    def row(self, name: str) -> Row:
-        """Return the row of that name."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise ValueError(
-            f"name: got {name!r}, but it must be one of {', '.join(row.name for row in self.rows)}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, for JSON."""
-        return {
-            "subject": self.subject,
-            "tasks": self.study.tasks,
-            "verdict": self.verdict.kind,
-            "sentence": self.sentence,
-            "skill": self.verdict.skill,
-            "kept": dict(self.verdict.kept),
-            "rows": [row.to_dict() for row in self.rows],
-            "study": to_dict(self.study),
-        }
 
 
 _ON_THE_DATA: tuple[tuple[str, str, Expected, Intervention], ...] = (

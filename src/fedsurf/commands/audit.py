@@ -12,7 +12,8 @@ from rich.table import Table
 from torch import Tensor
 
 from fedsurf import plots, pretrained
-from fedsurf.auditing import Audit, Subject
+from fedsurf.audited import Audit
+from fedsurf.auditing import Subject
 from fedsurf.auditing import audit as run_audit
 from fedsurf.console import err, out, print_json
 from fedsurf.experiment import Experiment
