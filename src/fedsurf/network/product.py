@@ -22,13 +22,11 @@ def _plain(operator: Tensor, values: Tensor) -> Tensor:
 class _SparseProduct(torch.autograd.Function):
     """The product of a sparse matrix and a dense one; its derivative, too, does without a matrix of zeros."""
 
+    # Without `setup_context`, for which torch would inspect the signature in every call.
     @staticmethod
-    def forward(operator: Tensor, values: Tensor) -> Tensor:
+    def forward(ctx: Any, operator: Tensor, values: Tensor) -> Tensor:
+        ctx.operator = operator
         return _plain(operator, values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.operator = inputs[0]
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:
