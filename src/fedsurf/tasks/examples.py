@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,9 +46,12 @@ class Examples:
             return torch.full((self.agents,), self.x.shape[1], device=self.x.device)
         return self.mask.sum(1)
 
-    @property
+    @cached_property
     def extents(self) -> Tensor:
-        """Up to which place each agent has examples, int64 `[agents]`: their number if padding comes last."""
+        """Up to which place each agent has examples, int64 `[agents]`: their number if padding comes last.
+
+        It is found once, so `mask` must stay as it is.
+        """
         if self.mask is None:
             return self.counts
         places = torch.arange(1, self.mask.shape[1] + 1, device=self.x.device)
