@@ -315,7 +315,10 @@ def missing_in(values: Array) -> NDArray[np.bool_]:
     """Say of each value whether it is none: None, NaN, no time, pandas' NA, or no text."""
     if _is_time(values):
         return np.isnat(values)
-    if values.dtype.kind not in "Of":
+    if values.dtype.kind == "f":
+        unknown: NDArray[np.bool_] = np.isnan(values)
+        return unknown
+    if values.dtype.kind != "O":
         return np.zeros(len(values), dtype=bool)
     return np.array([_is_missing(value) for value in values.tolist()], dtype=bool)
 
