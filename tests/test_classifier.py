@@ -500,6 +500,14 @@ def test_a_masked_array_without_masked_values_is_an_array(iris):
         model.predict(np.ma.array(x, mask=masked))
 
 
+def test_a_column_may_be_called_as_numpy_calls_its_masks(iris):
+    pandas = pytest.importorskip("pandas")
+    x, y, _ = iris
+    frame = pandas.DataFrame(x, columns=["_mask", "b", "c", "d"])
+    model = FederatedClassifier().fit(frame, y)
+    assert np.array_equal(model.predict(frame), FederatedClassifier().fit(x, y).predict(x))
+
+
 @pytest.mark.parametrize(
     ("graph", "message"),
     [

@@ -89,7 +89,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features as they are where these differ so little that they seem to have one unit, as pixels or
         embeddings do. The heads are those of the raw features all the same.
     batch_size : int or None
-        How many of its rows, drawn anew whenever it fits, an agent fits its head to: for agents with
+        How many of its rows, drawn anew in every round, an agent fits its head to: for agents with
         so many that all of them would take long. All by default, which is more accurate.
     random_state : int, numpy.random.RandomState or None
         Deals the rows, draws the graph, whom a server calls and mini-batches. None is 0: the same call has the

@@ -45,7 +45,8 @@ def check_no_label_missing(y: Any) -> None:
 def check_not_masked(**given: Any) -> None:
     """Raise where values of an array, called by its name, are masked: what lies below a mask is no value."""
     for name, values in given.items():
-        masked = int(np.ma.getmaskarray(values).sum()) if np.ma.is_masked(values) else 0
+        # Not by NumPy's is_masked, to which a table with a column called _mask is masked, too.
+        masked = values.mask.sum() if isinstance(values, np.ma.MaskedArray) else 0
         if masked:
             raise ValueError(
                 f"{name}: got {masked} masked values, but all must be there: fill them, or leave these rows out"

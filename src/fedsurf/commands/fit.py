@@ -88,7 +88,7 @@ def fit(
         rounds: Rounds of communication, 1 to 200. The optimizer learned with up to 40.
         standardize: Whether the agents standardise the features; with auto they leave features alone that
             seem to have one unit.
-        batch_size: How many of its rows, drawn anew whenever it fits, an agent works with; all by
+        batch_size: How many of its rows, drawn anew in every round, an agent works with; all by
             default, which is more accurate.
         test_share: The share of each class that is held out to judge by; 0 for none. An .npz file
             with test_x is divided already.

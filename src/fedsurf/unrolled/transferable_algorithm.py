@@ -84,7 +84,7 @@ class TransferableAlgorithm:
         which agents hear in the first rounds; auto: only those that these say are in different units
         (`calibration`).
     batch_size : int or None
-        How many of its examples, drawn anew whenever it fits, an agent fits its head to; all of them
+        How many of its examples, drawn anew in every round, an agent fits its head to; all of them
         where it has no more, and where None. What it tells of its data is of all of them.
     ease_rare : bool
         Whether steps of rare classes are damped less (`rarity`). Neither meta-training nor the tables
