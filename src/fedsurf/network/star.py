@@ -19,17 +19,17 @@ class StarNetwork(Network):
     """A server (node 0, without data) and agents, of whom a few report in each round.
 
     In a round the server receives the rows of `reporting` agents, and every agent receives the
-    server's. The server's row of S keeps its sum: the weights of the agents who do
-    not report go, in equal parts, to those who do. The links are those from the server to agent
-    1, 2, …, then those from agent 1, 2, … to the server.
+    server's. The server's row of S keeps its sum: the weights of the agents who do not report go, in
+    equal parts, to those who do. The links are those from the server to agent 1, 2, …, then those
+    from agent 1, 2, … to the server.
 
     Who reports is drawn in each round independently of all others (the paper's), or in turn: every
     agent once, in a random order, before any is called again, in another order. Of 100 agents, 10 of
     whom report at random, a third is never heard in 10 rounds; in turn all are. Where a round ends
     one pass over the agents, it takes the first of the next pass who are not in it already; those
     who are keep their place there. So, with n agents, nobody reports twice in a round, and after r
-    rounds everybody was called r · reporting / n times, rounded down or up: at most one time more
-    than anybody else, and in rounds from the middle of a run at most two.
+    rounds everybody was called r · reporting / n times, rounded down or up. That is at most once more
+    than anybody else; in rounds from the middle of a run alone it may be twice more.
 
     With faults, an agent that was called counts as called, also if it was away or its messages were
     lost: its turn comes again in the next pass only.
