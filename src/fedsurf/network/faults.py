@@ -260,8 +260,8 @@ class LeavingNetwork(FaultyNetwork):
 
     All are there at the beginning. In the long run an agent is away in leave / (leave + comeback) of
     the rounds. Meanwhile it neither sends nor receives, its links count no floats, its row comes
-    back from `mix` as it was, and a server does not call it. It knows nothing of all this: local
-    steps it takes as ever. A server itself never leaves.
+    back from `mix` as it was, and a server does not call it (if it was its turn, it counts as called).
+    It knows nothing of all this: local steps it takes as ever. A server itself never leaves.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ class WideConfig:
     server_share: float = 0.4
     """Share of the problems that go through a server."""
     in_turn_share: float = field(default=0.0, metadata={"added_later": True})
-    """Share of these whose server calls agents in turn; the others call at random."""
+    """Share of the problems with a server whose server calls agents in turn, not at random."""
     fault_share: float = 0.3
     """Share of the problems over a faulty network."""
     few_share: float = 0.2
