@@ -50,6 +50,7 @@ def iris():
     [
         FederatedClassifier(),
         FederatedClassifier(n_agents=3, graph="star", rounds=8),
+        FederatedClassifier(n_agents=3, graph="star", reporting=1, rounds=8),
         FederatedClassifier(n_agents=2, rounds=5, standardize=False, batch_size=10),
     ]
 )
@@ -99,7 +100,7 @@ def test_it_does_what_the_optimizer_does_on_the_same_task(iris, kind):
         [torch.tensor(x[rows]) for rows in own], [torch.tensor(labels[rows]) for rows in own]
     )
     if kind == "star":
-        network = StarNetwork(5, 2, fedsurf.generator(0, "graph"))
+        network = StarNetwork(5, 2, fedsurf.generator(0, "graph"), calling="in-turn")
     else:
         network = Network(nx.cycle_graph(5), shift="metropolis")
     algorithm = fedsurf.load().on(
@@ -109,6 +110,26 @@ def test_it_does_what_the_optimizer_does_on_the_same_task(iris, kind):
     for name in ("rounds", "floats", "disagreement"):
         np.testing.assert_allclose(model.trajectory_[name], getattr(run, name), rtol=1e-5)
     np.testing.assert_allclose(model.trajectory_["agent_accuracy"], run.accuracy, rtol=1e-5)
+
+
+def test_a_server_hears_all_agents_in_few_rounds_unless_it_is_told_to_call_at_random():
+    x, y = load_digits(return_X_y=True)
+    scores = {}
+    for calling in ("in-turn", "random"):
+        model = FederatedClassifier(graph="star", reporting=2, rounds=5, calling=calling)
+        model.fit(x[:1000], y[:1000], agents=y[:1000])  # an agent for each digit
+        scores[calling] = model.score(x[1000:], y[1000:])
+    assert FederatedClassifier().calling == "in-turn"
+    assert scores["in-turn"] > scores["random"] + 0.05
+
+
+def test_where_all_agents_report_it_does_not_matter_how_they_are_called(iris):
+    x, y, growers = iris
+    one, two = (
+        FederatedClassifier(graph="star", rounds=6, calling=calling).fit(x, y, agents=growers)
+        for calling in ("in-turn", "random")
+    )
+    assert np.array_equal(one.coef_, two.coef_)
 
 
 @pytest.mark.parametrize("graph", ["complete", "star"])
@@ -433,6 +454,8 @@ def test_tuples_and_what_has_an_order_are_ids(iris):
         ({"reporting": 2}, "reporting: got 2 with the graph 'regular'"),
         ({"reporting": 2, "graph": nx.path_graph(5)}, "reporting: got 2 with a graph of your own"),
         ({"reporting": 9, "graph": "star"}, "reporting: got 9, but it must be between 1 and 5"),
+        ({"calling": "by name"}, "calling: got 'by name', but it must be 'random' or 'in-turn'"),
+        ({"calling": None, "graph": "star"}, "calling: got None, but it must be"),
         ({"degree": 0}, "degree: got 0"),
         ({"probability": 5}, "probability: got 5, but it must be between 0 and 1, or None"),
         ({"probability": -0.1, "graph": nx.path_graph(5)}, "probability: got -0.1, but it must"),

@@ -205,6 +205,7 @@ def test_missing_data_exits_with_3_and_names_the_command(
         (["--surf.descent.epsilon", "2"], "epsilon: got 2"),
         (["--data.source", "nothing"], "nothing"),
         (["--network.reporting", "3"], "reporting: got 3"),
+        (["--network.calling", "in-turn"], "calling: got 'in-turn' with a regular graph"),
     ],
 )
 def test_bad_settings_exit_with_1_and_name_the_argument(
@@ -242,7 +243,7 @@ def test_damaged_and_foreign_checkpoints_exit_with_1_and_name_the_file(
 def test_every_kind_of_network_trains(tmp_path: Path, kind: str) -> None:
     options = ["--network.graph.kind", kind, "--optimizer.filter-order", "1"]
     if kind == "star":
-        options += ["--network.reporting", "4"]
+        options += ["--network.reporting", "4", "--network.calling", "in-turn"]
     assert run(["train", "smoke", "--folder", str(tmp_path / "run"), *TINY, *options]) == 0
 
 

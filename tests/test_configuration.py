@@ -75,6 +75,18 @@ def test_the_configuration_of_an_experiment_survives_json():
     assert to_dict(config)["data"]["folder"] == "/data/x"
 
 
+def test_files_from_before_servers_called_in_turn_mean_at_random_and_are_still_written():
+    old = {"graph": to_dict(GraphConfig("star")), "shift": "adjacency", "reporting": 4}
+    config = from_dict(NetworkConfig, old)
+    assert config.calling == "random"
+    assert to_dict(config) == old
+    turns = replace(config, calling="in-turn")
+    assert to_dict(turns) == {**old, "calling": "in-turn"}
+    assert through_json(turns) == turns
+    with pytest.raises(ValueError, match=r"calling: got 'x', but it must be 'random' or 'in-turn'"):
+        from_dict(NetworkConfig, {**old, "calling": "x"})
+
+
 def test_a_whole_number_may_stand_for_a_float_but_nothing_else_does():
     content = to_dict(Outer())
     rate = from_dict(Outer, {**content, "inner": {"rate": 1, "kind": "a"}}).inner.rate

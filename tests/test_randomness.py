@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.randomness import generator, next_seed, numpy_generator
+from fedsurf.randomness import copied, generator, next_seed, numpy_generator
 
 parts = st.text("abcxyz-", min_size=1, max_size=4) | st.integers(0, 50)
 paths = st.lists(parts, max_size=3)
@@ -19,6 +19,14 @@ def draw(seed, *path):
 @given(st.integers(0, 2**40), paths)
 def test_the_same_seed_and_path_give_the_same_bits(seed, path):
     assert torch.equal(draw(seed, *path), draw(seed, *path))
+
+
+def test_a_copy_draws_the_same_and_takes_nothing():
+    source = generator(3, "source")
+    torch.rand(5, generator=source)
+    expected = [torch.rand(4, generator=copied(source)) for _ in range(2)]
+    found = torch.rand(4, generator=source)
+    assert all(torch.equal(one, found) for one in expected)
 
 
 @given(st.integers(0, 100), paths, paths)

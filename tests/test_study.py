@@ -576,6 +576,29 @@ def test_faults_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
         assert all(left != right for left, right in zip(ends[one], ends[other], strict=True))
 
 
+def test_calling_in_turn_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = str(tmp_path / "tuned.json"), str(tmp_path / "study")
+    turns = ["--network.calling", "in-turn"]
+    budget = ["--budget.trials", "1", "--budget.tasks", "1", "--budget.rounds", "2"]
+    tune = ["tune", "digits-star", "--file", file, *budget, "--methods"]
+    assert run_command([*tune, "fedavg"]) == 0
+    assert run_command([*tune, "fedprox", *turns]) == 1
+    assert "network.calling (None there, in-turn here)" in capsys.readouterr().err
+    command = ["compare", "digits-star", "--methods", "fedavg", "--tasks", "1", "--rounds", "4"]
+    command += ["--tuned", file, "--folder", folder, "--json"]
+    found = []
+    for extra in ([], turns, ["--network.calling", "random"], turns):
+        capsys.readouterr()
+        assert run_command([*command, *extra]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    ends = [one["entrants"][0]["end"] for one in found]
+    assert ends[0] == ends[2] != ends[1] == ends[3]  # and each from its own cache
+    told = ["network.calling (random there, in-turn here)"]
+    assert [one["tuned"]["differences"] for one in found] == [[], told, [], told]
+
+
 def test_all_entrants_of_a_study_meet_the_same_faults() -> None:
     faults = FaultConfig(stale=3, loss=0.3, leave=0.1)
     network = replace(SMALL.network, faults=faults)

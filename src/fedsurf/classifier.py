@@ -22,7 +22,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.algorithms.checks import own_state
-from fedsurf.checks import check_number, check_whole
+from fedsurf.checks import check_number, check_option, check_whole
 from fedsurf.classifier_checks import (
     as_before_where_it_fails,
     check_labels,
@@ -43,7 +43,7 @@ from fedsurf.federations import (
     usual_agents,
 )
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network, check_graph
+from fedsurf.network import Calling, Network, check_graph
 from fedsurf.pretrained import load
 from fedsurf.randomness import generator
 from fedsurf.tasks.cohorts import parts_of, split
@@ -80,6 +80,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         connected), or of rewiring one in a small world (by default 0.1).
     reporting : int or None
         Of a star: how many agents the server calls in a round, all by default.
+    calling : {"in-turn", "random"}
+        Of a star: whom the server calls. In turn, in a random order, every agent once before any is called
+        again, so that all are heard in as few rounds as can be; or drawn at random in each round, by which
+        some are never heard where the rounds are few.
     rounds : int
         How many rounds of communication training takes. The optimizer learned with up to 40; more are
         taken with a warning.
@@ -136,6 +140,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         degree: int = 3,
         probability: float | None = None,
         reporting: int | None = None,
+        calling: Calling = "in-turn",
         rounds: int = 20,
         standardize: bool | Literal["auto"] = "auto",
         batch_size: int | None = None,
@@ -148,6 +153,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.degree = degree
         self.probability = probability
         self.reporting = reporting
+        self.calling = calling
         self.rounds = rounds
         self.standardize = standardize
         self.batch_size = batch_size
@@ -281,12 +287,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return known.index(agent)
 
     def _check_numbers(self) -> None:
-        """Raise unless all that must be whole numbers are, and what must be True, False or "auto" is."""
+        """Raise unless all that must be numbers are, and all that must be one of some words is."""
         named = isinstance(self.standardize, str) and self.standardize == "auto"
         if not (named or isinstance(self.standardize, bool | np.bool_)):
             raise TypeError(
                 f"standardize: got {self.standardize!r}, but it must be True, False or 'auto'"
             )
+        check_option(self.calling, Calling, "calling")
         for name in ("degree", "rounds"):
             check_whole(getattr(self, name), name)
         for name in ("n_agents", "reporting"):
@@ -351,6 +358,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             degree=self.degree,
             probability=self.probability,
             reporting=self.reporting,
+            calling=self.calling,
         )
 
     @torch.no_grad()

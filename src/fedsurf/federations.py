@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedsurf.checks import check_whole
 from fedsurf.columns import missing_in
 from fedsurf.network import (
+    Calling,
     GraphConfig,
     GraphKind,
     Network,
@@ -153,11 +154,12 @@ def named_network(
     degree: int = 3,
     probability: float | None = None,
     reporting: int | None = None,
+    calling: Calling = "random",
 ) -> Network:
     """Draw a network of the family nearest to `kind`, with Metropolis–Hastings weights."""
     config = family(kind, agents, degree, probability)
     if config.kind == "star":
-        return StarNetwork(agents, reporting, generator)
+        return StarNetwork(agents, reporting, generator, calling=calling)
     if reporting is not None:
         raise ValueError(
             f"reporting: got {reporting} with the graph {kind!r}, "

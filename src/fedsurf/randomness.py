@@ -51,6 +51,13 @@ def numpy_generator(source: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(next_seed(source))
 
 
+def copied(source: torch.Generator) -> torch.Generator:
+    """Return a generator that draws what `source` will draw, and takes nothing from it."""
+    copy = torch.Generator()
+    copy.set_state(source.get_state())
+    return copy
+
+
 def next_seed(source: torch.Generator) -> int:
     """Return the next number of `source` as a seed for a library that takes none of torch's."""
     return int(torch.randint(2**31 - 1, (), generator=source))

@@ -18,7 +18,7 @@ from fedsurf.evaluation import run_all
 from fedsurf.files import CheckpointError, read_json, write_json
 from fedsurf.methods import Method, Setting, method_named
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.network import FaultConfig, Network
+from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.randomness import generator as seeded
 from fedsurf.tasks.fingerprint import other_than
 from fedsurf.tasks.task import Task
@@ -208,6 +208,7 @@ def _deciding(study: Mapping[str, Any]) -> dict[str, Any]:
         data.pop("components", None)
     task.pop("test_examples", None)
     network.setdefault("faults", to_dict(FaultConfig()))
+    network.setdefault("calling", NetworkConfig().calling)
     start = study.get("initial_deviation")
     return {"data": data, "task": task, "network": network, "initial_deviation": start}
 

@@ -148,6 +148,19 @@ def test_fit_prints_json_and_may_hold_nothing_out(iris, tmp_path, capsys):
     assert {path.name for path in folder.iterdir()} == FILES
 
 
+def test_a_server_calls_in_turn_or_as_it_is_told(iris, tmp_path, capsys):
+    options = ["--label", "kind", "--drop", "greenhouse", "--test-share", "0", "--rounds", "4"]
+    options += ["--graph", "star", "--agents", "8", "--reporting", "2", "--json"]
+    ends = []
+    for calling in ([], ["--calling", "in-turn"], ["--calling", "random"]):
+        folder = tmp_path / "model"
+        assert run(["fit", str(iris), "--folder", str(folder), *options, *calling]) == 0
+        ends.append(json.loads(capsys.readouterr().out)["trajectory"][-1]["loss"])
+        stored = json.loads((folder / "config.json").read_text())["calling"]
+        assert stored == (calling[1] if calling else "in-turn")
+    assert ends[0] == ends[1] != ends[2]
+
+
 def test_json_tells_in_which_columns_label_and_agents_were_found(tmp_path, capsys):
     path = tmp_path / "data.csv"
     path.write_text("x,agent,last\n" + "".join(f"{n},{n % 3},{n > 9}\n" for n in range(20)))

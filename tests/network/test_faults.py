@@ -546,6 +546,32 @@ def test_faults_do_not_change_whom_a_server_draws():
     assert all(torch.equal(plain.call(), network.call()) for _ in range(5))
 
 
+def test_in_turn_who_was_called_in_vain_is_not_called_again_before_the_others():
+    stars = [StarNetwork(12, 5, seeded(0), calling="in-turn") for _ in range(2)]
+    plain, inner = stars
+    network = LossyNetwork(LeavingNetwork(inner, 0.2, 0.5, seeded(0)), 0.3, seeded(0))
+    plain.reset(seeded(3)), network.reset(seeded(3))
+    missed = 0
+    for _ in range(20):
+        everybody, called = plain.call().tolist(), network.call().tolist()
+        assert set(called) <= set(everybody)
+        missed += len(everybody) - len(called)
+    assert missed > 20
+
+
+@every_fault
+def test_in_turn_resetting_repeats_the_rounds_over_every_fault(fault):
+    network = fault(StarNetwork(9, 4, seeded(0), calling="in-turn"))
+
+    def rounds(seed):
+        network.reset(seeded(seed))
+        return [(network.call().tolist(), network.mix(torch.eye(10)).tolist()) for _ in range(4)]
+
+    first, again, other = rounds(1), rounds(1), rounds(2)
+    assert first == again
+    assert first != other
+
+
 @every_fault
 def test_only_a_server_calls_agents(fault):
     network = fault(Network(nx.path_graph(4)))

@@ -1,5 +1,7 @@
 """Mixing against a loop over neighbours, sparse against dense, and what is counted."""
 
+from dataclasses import replace
+
 import naive
 import networkx as nx
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.network import (
+    FaultConfig,
     GraphConfig,
     LossyNetwork,
     Network,
@@ -211,6 +214,24 @@ def test_a_configuration_becomes_its_network():
     assert metropolis.shift == "metropolis"
     with pytest.raises(ValueError, match=r"^reporting: got 4 with a ring"):
         make_network(NetworkConfig(GraphConfig("ring"), reporting=4), 10, seeded(5))
+
+
+def test_a_configuration_says_how_a_server_calls():
+    star = NetworkConfig(GraphConfig("star"), reporting=4)
+    assert make_network(star, 10, seeded(5)).calling == "random"
+    assert make_network(replace(star, calling="in-turn"), 10, seeded(5)).calling == "in-turn"
+    faulty = replace(star, calling="in-turn", faults=FaultConfig(loss=0.1))
+    assert make_network(faulty, 10, seeded(5)).inner.calling == "in-turn"
+    ring = NetworkConfig(GraphConfig("ring"))
+    with pytest.raises(
+        ValueError, match=r"^calling: got 'in-turn' with a ring graph, but only in a star"
+    ):
+        make_network(replace(ring, calling="in-turn"), 10, seeded(5))
+    for config in (star, ring):
+        with pytest.raises(
+            ValueError, match=r"^calling: got 'x', but it must be 'random' or 'in-turn'"
+        ):
+            make_network(replace(config, calling="x"), 10, seeded(5))
 
 
 def test_all_nodes_but_a_server_are_agents():

@@ -1,5 +1,7 @@
 """The star: a server that hears a sample of the agents."""
 
+from itertools import chain
+
 import naive
 import networkx as nx
 import pytest
@@ -191,3 +193,167 @@ def test_the_number_of_reporting_agents_must_be_possible(reporting):
 def test_a_star_needs_agents():
     with pytest.raises(ValueError, match=r"^agents: got 0"):
         StarNetwork(0, None, seeded(0))
+
+
+# In turn
+
+
+def calls(network, rounds, seed=0):
+    """Return whom the server calls, round by round."""
+    network.reset(seeded(seed))
+    return [network.call().tolist() for _ in range(rounds)]
+
+
+def joined(rounds):
+    return list(chain.from_iterable(rounds))
+
+
+def in_turn(agents, reporting, seed=0):
+    return StarNetwork(agents, reporting, seeded(seed), calling="in-turn")
+
+
+stars = st.integers(1, 12).flatmap(
+    lambda agents: st.tuples(st.just(agents), st.integers(1, agents))
+)
+
+
+@given(star=stars, rounds=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_in_turn_nobody_is_called_again_before_all_others_were_called(star, rounds, seed):
+    agents, reporting = star
+    found = calls(in_turn(agents, reporting), rounds, seed)
+    assert all(len(set(one)) == len(one) == reporting for one in found)
+    sequence = joined(found)
+    for start in range(0, len(sequence), agents):
+        one_pass = sequence[start : start + agents]
+        assert len(set(one_pass)) == len(one_pass)
+    assert set(sequence) <= set(range(agents))
+
+
+@given(star=stars, rounds=st.integers(1, 40), seed=st.integers(0, 1000), first=st.integers(0, 39))
+def test_in_turn_calls_of_two_agents_differ_by_one_and_from_the_middle_by_two(
+    star, rounds, seed, first
+):
+    agents, reporting = star
+    found = calls(in_turn(agents, reporting), rounds, seed)
+
+    def counts(some):
+        return torch.bincount(torch.tensor(joined(some), dtype=torch.int64), minlength=agents)
+
+    whole, later = counts(found), counts(found[first:])
+    mean = rounds * reporting / agents
+    assert int(whole.min()) >= int(mean)
+    assert int(whole.max()) <= -int(-mean // 1)
+    assert int(later.max() - later.min()) <= 2
+
+
+def test_from_the_middle_of_a_run_calls_in_turn_do_differ_by_two():
+    found = joined(calls(in_turn(3, 1), 60))
+    spreads = [
+        max(part.count(agent) for agent in range(3)) - min(part.count(agent) for agent in range(3))
+        for start in range(60)
+        for part in [found[start : start + 2]]
+    ]
+    assert max(spreads) == 2
+
+
+def test_in_turn_ten_of_a_hundred_are_all_heard_in_ten_rounds_and_at_random_they_are_not():
+    turns = calls(in_turn(100, 10), 10)
+    random = calls(StarNetwork(100, 10, seeded(0)), 10)
+    assert len(set(joined(turns))) == 100
+    assert 55 < len(set(joined(random))) < 75
+
+
+def test_every_pass_in_turn_has_a_fresh_order():
+    found = calls(in_turn(12, 4), 9)
+    passes = [joined(found[start : start + 3]) for start in (0, 3, 6)]
+    assert len({tuple(one) for one in passes}) == 3
+    assert all(sorted(one) == list(range(12)) for one in passes)
+
+
+def test_in_turn_every_place_of_a_pass_is_anybodys():
+    network, firsts = in_turn(5, 2), torch.zeros(5)
+    for seed in range(2000):
+        firsts[calls(network, 1, seed)[0]] += 1
+    assert (firsts - 800).abs().max() < 4 * (2000 * 0.4 * 0.6) ** 0.5
+
+
+def naive_turns(agents, reporting, rounds, seed):
+    """Call in turn with lists."""
+    generator, waiting, found = seeded(seed), [], []
+    for _ in range(rounds):
+        called = []
+        while waiting and len(called) < reporting:
+            called.append(waiting.pop(0))
+        if len(called) < reporting:
+            waiting = torch.randperm(agents, generator=generator).tolist()
+            for agent in list(waiting):
+                if agent not in called and len(called) < reporting:
+                    called.append(agent)
+                    waiting.remove(agent)
+        found.append(called)
+    return found
+
+
+@given(star=stars, seed=st.integers(0, 1000))
+def test_calls_in_turn_equal_those_of_a_loop_over_lists(star, seed):
+    assert calls(in_turn(*star), 15, seed) == naive_turns(*star, 15, seed)
+
+
+@given(star=stars, seed=st.integers(0, 1000))
+def test_calls_at_random_are_permutations_one_after_another(star, seed):
+    agents, reporting = star
+    generator = seeded(seed)
+    expected = [torch.randperm(agents, generator=generator)[:reporting].tolist() for _ in range(5)]
+    for network in (
+        StarNetwork(agents, reporting, seeded(0)),
+        StarNetwork(agents, reporting, seeded(0), calling="random"),
+    ):
+        assert calls(network, 5, seed) == expected
+        network.reset(seeded(seed))
+        heard = [network.mix(torch.eye(agents + 1))[0, 1:].nonzero().flatten() for _ in expected]
+        assert [sorted(one) for one in expected] == [one.tolist() for one in heard]
+
+
+def test_with_all_agents_reporting_turns_change_no_bit():
+    values = weights(0, 8, 3)
+    one, two = StarNetwork(7, None, seeded(0)), in_turn(7, None)
+    for _ in range(4):
+        assert torch.equal(one.mix(values), two.mix(values))
+        assert torch.equal(one.call(), two.call())
+
+
+def test_mixing_and_calling_take_from_the_same_pass():
+    network = in_turn(6, 2)
+    network.reset(seeded(1))
+    heard = network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
+    heard += network.call().tolist()
+    heard += network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
+    assert sorted(heard) == list(range(6))
+    assert network.rounds == 3
+
+
+def test_a_round_in_turn_counts_as_one_at_random():
+    turns, random = in_turn(9, 4), StarNetwork(9, 4, seeded(0))
+    for network in (turns, random):
+        for _ in range(3):
+            network.mix(torch.zeros(10, 5))
+            called = network.call()
+            network.upload(torch.zeros(4, 2), called)
+    assert (turns.rounds, turns.floats) == (random.rounds, random.floats)
+
+
+def test_resetting_begins_a_new_pass():
+    network = in_turn(7, 3)
+    first = calls(network, 5, 1)
+    assert first == calls(network, 5, 1)
+    assert first != calls(network, 5, 2)
+    network.call()
+    network.reset()  # the generator goes on, the pass does not
+    assert sorted(joined(network.call().tolist() for _ in range(3))[:7]) == list(range(7))
+
+
+def test_agents_are_called_at_random_or_in_turn():
+    assert StarNetwork(5, 2, seeded(0)).calling == "random"
+    wanted = r"^calling: got 'by name', but it must be 'random' or 'in-turn'"
+    with pytest.raises(ValueError, match=wanted):
+        StarNetwork(5, 2, seeded(0), calling="by name")

@@ -132,6 +132,8 @@ def test_all_kinds_of_problems_occur(drawn):
         return sum(found) / len(found)
 
     assert share(network.server for network in networks) == pytest.approx(0.5, abs=0.15)
+    turns = [innermost(network).calling == "in-turn" for network in networks if network.server]
+    assert share(turns) == pytest.approx(0.5, abs=0.2)
     assert share(p.batch_size is not None for p in drawn) == pytest.approx(0.1, abs=0.07)
     assert all(p.batch_size is None or 2 <= p.batch_size <= 300 for p in drawn)
     # Of the networks that may have faults some draw none: half of each kind does.
@@ -212,6 +214,29 @@ def test_configured_shares_and_sizes_are_kept():
     assert all(two.training(number).task.classes == 2 for number in range(10))
     faulty = WideProblems(replace(config, fault_share=1.0), 0)
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
+
+
+def test_whom_a_server_calls_changes_nothing_else_of_a_problem(wide):
+    random, turns, half = (
+        WideProblems(replace(wide.config, real_share=0.0, in_turn_share=share), 0)
+        for share in (0.0, 1.0, 0.5)
+    )
+    for number in range(30):
+        one, two, three = (problems.training(number) for problems in (random, turns, half))
+        assert same(one, two)
+        assert same(one, three)
+        assert one.batch_size == two.batch_size
+        assert one.network.reporting == two.network.reporting
+        if one.network.server:
+            assert innermost(one.network).calling == "random"
+            assert innermost(two.network).calling == "in-turn"
+        if isinstance(one.network, FaultyNetwork):
+            values = torch.randn(one.network.nodes, 2, generator=seeded(0))
+            mixed = []
+            for network in (one.network, two.network):
+                network.reset(seeded(1))
+                mixed.append(network.agent_rows(network.mix(values)))
+            assert torch.equal(*mixed)  # the same faults, and the first calls are the same
 
 
 def test_label_noise_replaces_a_share_of_the_labels_by_any():

@@ -29,7 +29,7 @@ from fedsurf.files import (
     write_rows,
 )
 from fedsurf.heads import FILE, Head
-from fedsurf.network import GraphKind
+from fedsurf.network import Calling, GraphKind
 from fedsurf.progress import opener
 from fedsurf.tables_io import Labelled, read_features, read_labelled
 from fedsurf.threads import limit_threads
@@ -56,6 +56,7 @@ def fit(
     degree: int = 3,
     probability: float | None = None,
     reporting: int | None = None,
+    calling: Calling = "in-turn",
     rounds: int = 20,
     standardize: Literal["auto", "yes", "no"] = "auto",
     batch_size: int | None = None,
@@ -85,6 +86,8 @@ def fit(
         probability: Chance of a link (erdos-renyi; by default 0.1 or 2 ln(n)/n, whichever is larger),
             or of rewiring one (small-world; by default 0.1).
         reporting: How many agents the server calls in a round (star); all by default.
+        calling: Whom the server calls (star): in turn, every agent once before any is called again, or
+            at random in each round, by which some may never be heard.
         rounds: Rounds of communication, 1 to 200. The optimizer learned with up to 40.
         standardize: Whether the agents standardise the features; with auto they leave features alone that
             seem to have one unit.
@@ -124,6 +127,7 @@ def fit(
             "degree": degree,
             "probability": probability,
             "reporting": reporting,
+            "calling": calling,
             "rounds": rounds,
             "standardize": {"auto": "auto", "yes": True, "no": False}[standardize],
             "batch_size": batch_size,

@@ -13,10 +13,11 @@ from fedsurf.network.losses import Losses, LostWeights
 from fedsurf.network.making import NetworkConfig, make_network, shift_of
 from fedsurf.network.network import Network
 from fedsurf.network.shift import Shift, shift_operator
-from fedsurf.network.star import StarNetwork
+from fedsurf.network.star import Calling, StarNetwork
 from fedsurf.network.time_varying import TimeVaryingNetwork
 
 __all__ = [
+    "Calling",
     "FaultConfig",
     "FaultyNetwork",
     "GraphConfig",

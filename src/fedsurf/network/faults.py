@@ -16,8 +16,8 @@ from fedsurf.checks import check_kind, check_number, check_whole
 from fedsurf.network.losses import Losses, LostWeights, check_lost_weights
 from fedsurf.network.network import Network
 from fedsurf.network.star import check_agents, check_rows
+from fedsurf.randomness import copied, next_seed
 from fedsurf.randomness import generator as seeded
-from fedsurf.randomness import next_seed
 
 
 class FaultyNetwork(Network):
@@ -86,9 +86,7 @@ class FaultyNetwork(Network):
             self.inner.reset()
         else:
             # A copy, so that the inner network draws what it would draw without faults.
-            copy = torch.Generator()
-            copy.set_state(generator.get_state())
-            self.inner.reset(copy)
+            self.inner.reset(copied(generator))
             self._generator = self._stream(generator)
         self._begin()
 
@@ -262,8 +260,8 @@ class LeavingNetwork(FaultyNetwork):
 
     All are there at the beginning. In the long run an agent is away in leave / (leave + comeback) of
     the rounds. Meanwhile it neither sends nor receives, its links count no floats, its row comes
-    back from `mix` as it was, and a server does not call it. It knows nothing of all this: local
-    steps it takes as ever. A server itself never leaves.
+    back from `mix` as it was, and a server does not call it (if it was its turn, it counts as called).
+    It knows nothing of all this: local steps it takes as ever. A server itself never leaves.
 
     Parameters
     ----------

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedsurf.checks import check_kind
+from fedsurf.checks import check_kind, check_option
 from fedsurf.network.faults import FaultConfig, with_faults
 from fedsurf.network.graphs import GraphConfig, make_graph
 from fedsurf.network.network import Network
 from fedsurf.network.shift import Shift
-from fedsurf.network.star import StarNetwork
+from fedsurf.network.star import Calling, StarNetwork
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class NetworkConfig:
     star, Metropolis–Hastings weights elsewhere."""
     reporting: int | None = None
     """How many agents report to the server in a round of a star; all where None."""
+    calling: Calling = field(default="random", metadata={"added_later": True})
+    """How the server of a star draws who reports: at random in each round, or in turn, in a random
+    order, every agent once before any is called again."""
     faults: FaultConfig = field(default_factory=FaultConfig, metadata={"added_later": True})
     """What goes wrong; nothing by default."""
 
@@ -60,10 +63,18 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
 
 def _without_faults(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
     if config.graph.kind == "star":
-        return StarNetwork(agents, config.reporting, generator, shift_of(config))
+        return StarNetwork(
+            agents, config.reporting, generator, shift_of(config), calling=config.calling
+        )
     if config.reporting is not None:
         raise ValueError(
             f"reporting: got {config.reporting} with a {config.graph.kind} graph, "
             "but only in a star do some agents report and others not"
+        )
+    check_option(config.calling, Calling, "calling")
+    if config.calling != "random":
+        raise ValueError(
+            f"calling: got {config.calling!r} with a {config.graph.kind} graph, "
+            "but only in a star are agents called"
         )
     return Network(make_graph(config.graph, agents, generator), shift_of(config))

@@ -5,8 +5,8 @@ Fashion-MNIST images under random views, subsets, subdivisions and renamings of 
 spectra; features that imitate a deep backbone's, or plain Gaussian classes, with 2 to 100 classes and
 4 to 320 features, from almost separable to almost hopeless; 2 to 100 agents with 1 to 300 examples,
 equal or not; label distributions from even to one class an agent; five kinds of graphs, or a server to
-which some agents report; stale agents, lost messages and agents that come and go. Nothing of CIFAR-10,
-MNIST or digits is in it.
+which some agents report, at random or in turn; stale agents, lost messages and agents that come and go.
+Nothing of CIFAR-10, MNIST or digits is in it.
 """
 
 from copy import copy
@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from fedsurf.checks import check_count, check_share
-from fedsurf.network import FaultConfig, GraphConfig, Network, NetworkConfig, make_network
+from fedsurf.network import (
+    Calling,
+    FaultConfig,
+    GraphConfig,
+    Network,
+    NetworkConfig,
+    make_network,
+)
 from fedsurf.pretraining.clouds import (
     BackboneCloud,
     Cloud,
@@ -27,6 +34,7 @@ from fedsurf.pretraining.clouds import (
     random_views,
     uniform,
 )
+from fedsurf.randomness import copied, next_seed
 from fedsurf.randomness import generator as seeded
 from fedsurf.surf.problems import Problem
 from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
@@ -55,6 +63,8 @@ class WideConfig:
     """Share of the generated problems that have two classes, whatever the other ones have."""
     server_share: float = 0.4
     """Share of the problems that go through a server."""
+    in_turn_share: float = field(default=0.0, metadata={"added_later": True})
+    """Share of the problems with a server whose server calls agents in turn, not at random."""
     fault_share: float = 0.3
     """Share of the problems over a faulty network."""
     few_share: float = 0.2
@@ -228,7 +238,10 @@ class WideProblems:
             share = 1.0 if chance(0.2, generator) else log_uniform(0.08, 0.5, generator)
             reporting = max(1, round(share * agents))
             star = GraphConfig(kind="star")
-            config = NetworkConfig(graph=star, reporting=reporting, faults=faults)
+            # Apart, so that all else of a problem is the same whatever the share.
+            apart = seeded(next_seed(copied(generator)), "calling")
+            calling: Calling = "in-turn" if chance(self.config.in_turn_share, apart) else "random"
+            config = NetworkConfig(graph=star, reporting=reporting, calling=calling, faults=faults)
         else:
             graph = self._graph(agents, generator)
             config = NetworkConfig(graph=graph, shift="metropolis", faults=faults)
