@@ -184,7 +184,7 @@ class TaskDistribution:
         return self.config.train_examples + self.config.test_examples
 
     def _lay_out(self, labels: Tensor, places: Tensor, part: Tensor, sizes: Tensor) -> Examples:
-        x, y = self._x[places[part]], labels[part]
+        x, y = self._x.index_select(0, places[part]), labels[part]  # faster than brackets
         if int(sizes.min()) == int(sizes.max()):
             return Examples(x.reshape(len(sizes), -1, self.features), y.reshape(len(sizes), -1))
         parts = sizes.tolist()
