@@ -585,7 +585,7 @@ def test_calling_in_turn_from_the_command_line(
     tune = ["tune", "digits-star", "--file", file, *budget, "--methods"]
     assert run_command([*tune, "fedavg"]) == 0
     assert run_command([*tune, "fedprox", *turns]) == 1
-    assert "network.calling (None there, in-turn here)" in capsys.readouterr().err
+    assert "network.calling (random there, in-turn here)" in capsys.readouterr().err
     command = ["compare", "digits-star", "--methods", "fedavg", "--tasks", "1", "--rounds", "4"]
     command += ["--tuned", file, "--folder", folder, "--json"]
     found = []
@@ -621,7 +621,7 @@ def test_settings_tuned_without_faults_are_not_added_to_with_faults(
     command = ["tune", "digits", "--file", file, *budget]
     assert run_command([*command, "--methods", "dgd"]) == 0
     assert run_command([*command, "--methods", "dsgd", "--network.faults.loss", "0.1"]) == 1
-    assert "network.faults (None there" in capsys.readouterr().err
+    assert "network.faults.loss (0.0 there, 0.1 here)" in capsys.readouterr().err
 
 
 def test_other_data_is_not_read_from_the_cache(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     calling : {"in-turn", "random"}
         Of a star: whom the server calls. In turn, in a random order, every agent once before any is called
         again, so that all are heard in as few rounds as can be; or drawn at random in each round, by which
-        some are never heard where the rounds are few.
+        some are never heard where the rounds are few. Other graphs have no use for it.
     rounds : int
         How many rounds of communication training takes. The optimizer learned with up to 40; more are
         taken with a warning.

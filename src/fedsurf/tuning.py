@@ -165,12 +165,17 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
         )
 
 
+_LATER = {"faults": to_dict(FaultConfig()), "calling": NetworkConfig().calling}
+"""What older files do not say of their network, and was so."""
+
+
 def _tuned_with(study: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a plain study every trial of tuning depends on."""
     sizes = ("rounds", "tasks", "seeds")
     seeds = study.get("seeds")
     first = {"0": seeds[0]} if isinstance(seeds, list) and seeds else {}
-    return {**{k: v for k, v in study.items() if k not in sizes}, "seeds": first}
+    named = {k: v for k, v in study.items() if k not in sizes}
+    return {**named, "network": {**_LATER, **named.get("network", {})}, "seeds": first}
 
 
 def check_tuned_on(path: Path, data: dict[str, Any]) -> None:
@@ -207,8 +212,7 @@ def _deciding(study: Mapping[str, Any]) -> dict[str, Any]:
     if data.get("backbone") == "none":
         data.pop("components", None)
     task.pop("test_examples", None)
-    network.setdefault("faults", to_dict(FaultConfig()))
-    network.setdefault("calling", NetworkConfig().calling)
+    network = {**_LATER, **network}
     start = study.get("initial_deviation")
     return {"data": data, "task": task, "network": network, "initial_deviation": start}
 

@@ -235,7 +235,6 @@ def test_the_shipped_recipe_constrains_descent_on_wide_problems():
     assert recipe.surf.loss_on == "pooled"
     assert recipe.problems.real_share > 0
     assert recipe.problems.server_share > 0
-    assert recipe.problems.in_turn_share > 0
     assert recipe.problems.batch_share > 0
     assert json.loads(json.dumps(to_dict(recipe))) == to_dict(recipe)
 

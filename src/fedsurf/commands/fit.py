@@ -87,7 +87,7 @@ def fit(
             or of rewiring one (small-world; by default 0.1).
         reporting: How many agents the server calls in a round (star); all by default.
         calling: Whom the server calls (star): in turn, every agent once before any is called again, or
-            at random in each round, by which some may never be heard.
+            at random in each round, by which some may never be heard. Other graphs have no use for it.
         rounds: Rounds of communication, 1 to 200. The optimizer learned with up to 40.
         standardize: Whether the agents standardise the features; with auto they leave features alone that
             seem to have one unit.

@@ -97,7 +97,12 @@ def _read(
         optimizer.float()  # as the file is, whatever torch's default may be
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
-    read_tensors(path, dict(optimizer.named_parameters()))
+    try:
+        read_tensors(path, dict(optimizer.named_parameters()))
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}; if another version of fedsurf made it, meta-train it anew with this one"
+        ) from error
     return optimizer.requires_grad_(False)
 
 

@@ -59,7 +59,6 @@ _PROBLEMS = WideConfig(
     gaussian_share=0.2,
     two_share=0.15,
     server_share=0.5,
-    in_turn_share=0.5,
     few_share=0.25,
     batch_share=0.1,
     even_share=0.2,
