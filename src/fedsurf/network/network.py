@@ -1,6 +1,7 @@
 """A network: a graph in action. `mix` is one communication round; it is counted, link by link."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import networkx as nx
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from fedsurf.network.graphs import check_graph
 from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.product import product
-from fedsurf.network.shift import Shift, shift_operator
+from fedsurf.network.shift import Shift, lowest_eigenvalue, shift_operator
 
 
 class Network:
@@ -121,6 +122,14 @@ class Network:
     def operators(self, dtype: torch.dtype) -> list[Tensor]:
         """Return every S that a round may have, without faults: here the one."""
         return [self.operator(dtype)]
+
+    @cached_property
+    def lowest_eigenvalue(self) -> float:
+        """The smallest eigenvalue of every S that a round may have, if these average.
+
+        Close to −1, what nodes hold swings from round to round between two sides of the graph.
+        """
+        return min(lowest_eigenvalue(one) for one in self.operators(torch.float64))
 
     def mix(self, values: Tensor, floats: int | None = None) -> Tensor:
         """Communicate once: return S·values for `values[nodes, …]`.

@@ -3,13 +3,18 @@
 from typing import Literal
 
 import networkx as nx
+import numpy as np
 import torch
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 Shift = Literal["adjacency", "metropolis", "laplacian"]
 
 SPARSE_ABOVE = 64
 """Above this number of nodes an operator with few links is stored sparsely."""
+DENSE_UP_TO = 300
+"""Up to this number of nodes all eigenvalues are found at once."""
 
 
 def shift_operator(graph: nx.Graph, shift: Shift = "adjacency") -> Tensor:
@@ -47,3 +52,21 @@ def shift_operator(graph: nx.Graph, shift: Shift = "adjacency") -> Tensor:
     ).coalesce()
     few_links = operator.values().numel() < nodes * nodes / 10
     return operator if nodes > SPARSE_ABOVE and few_links else operator.to_dense()
+
+
+def lowest_eigenvalue(operator: Tensor) -> float:
+    """Return the smallest eigenvalue of an S that averages, float64 `[nodes, nodes]`, dense or sparse.
+
+    Such an S need not be symmetric, but the matrix of √(S_ij S_ji) is, and has the same eigenvalues.
+    """
+    nodes = len(operator)
+    if nodes <= DENSE_UP_TO:
+        dense = operator.to_dense()
+        return float(torch.linalg.eigvalsh((dense * dense.T).sqrt())[0])
+    entries = operator.to_sparse().coalesce()
+    places = tuple(entries.indices().numpy())
+    matrix = csr_array((entries.values().numpy(), places), shape=(nodes, nodes))
+    matrix = matrix.multiply(matrix.T).sqrt().tocsr()
+    start = np.random.default_rng(0).standard_normal(nodes)
+    found = eigsh(matrix, k=1, which="SA", v0=start, tol=1e-3, return_eigenvectors=False)
+    return float(found[0])

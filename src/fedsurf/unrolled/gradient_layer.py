@@ -13,6 +13,8 @@ trains but its gradients, and learns how to use them. In a round, every agent
 3. sends φ = V + κ (W − V_prev) and four numbers about its data and its losses;
 4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
 
+S is a little lazier than the network's where that would swing (`laziness`).
+
 With κ = 1, ν = ρ = 0 and no memory that is Exact Diffusion with several local steps. The perceptron is
 shared by agents, tensors and rounds: permuting agents, or the hidden units of a layer, changes nothing
 but the names.
@@ -34,6 +36,7 @@ from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.controller import NOBODY, SCHEDULE, drawn_linear, schedule, two_layers
 from fedsurf.unrolled.depth import CONSTRAINTS, ROUNDS_OF_A_LAYER, check_rounds, layers_of
+from fedsurf.unrolled.laziness import lazily
 from fedsurf.unrolled.signals import FORGETTING, loss_of_guessing
 
 LENGTHS = {"gradient": -2.0, "normalised": -3.0, "decay": -9.0}
@@ -324,7 +327,8 @@ class GradientTransferAlgorithm:
         own = _tell(losses[0], losses[1], task)
         if state.rounds:
             own = torch.lerp(own, state.heard, FORGETTING)
-        mixed = network.mix(torch.cat([sent, own], 1))
+        told = torch.cat([sent, own], 1)
+        (mixed,) = lazily(network, [told], [network.mix(told)])
         received, heard = mixed[:, : model.parameters], mixed[:, model.parameters :]
         new_weights = (1 - keep - stay - memory) * received
         new_weights = new_weights + keep * sent + stay * weights + memory * state.previous

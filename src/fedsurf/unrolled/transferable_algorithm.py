@@ -15,6 +15,8 @@ round, every agent
    examples and its sketch of the second moment;
 4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
 
+S is a little lazier than the network's where that would swing (`laziness`).
+
 With κ = 1 and no memory that is Exact Diffusion with Newton-like steps. Through a server, the agents
 that it calls do 1 to 3 from the server's W, without κ, and the server does 4 with the mean of what
 they send, without a; what it returns in the end is a running average of its W, of which a is the
@@ -49,6 +51,7 @@ from fedsurf.unrolled.controller import NOBODY, schedule
 from fedsurf.unrolled.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions
 from fedsurf.unrolled.depth import ROUNDS_OF_A_LAYER, check_rounds, layers_of
 from fedsurf.unrolled.feature_range import check_range
+from fedsurf.unrolled.laziness import lazily
 from fedsurf.unrolled.local_fit import Outlook, by_feature
 from fedsurf.unrolled.local_work import LocalWork
 from fedsurf.unrolled.moments import centre, curvature, in_new_units
@@ -256,7 +259,7 @@ class TransferableAlgorithm:
             parts.append(torch.lerp(worked.sureness, state.sureness, FORGETTING))
         if mass is not None:
             parts.append(mass)
-        head, heard_of, *rest = network.mix_parts(*parts)
+        head, heard_of, *rest = lazily(network, parts, network.mix_parts(*parts))
         if mass is not None:
             head = head / rest.pop()
         sums, seen, *shared = torch.split(heard_of, [part.shape[1] for part in told], 1)
