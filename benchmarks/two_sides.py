@@ -1,0 +1,78 @@
+"""The pretrained optimizer on graphs whose agents would swing between two sides, lazy and not.
+
+Where most links of a graph lead from one side to the other, the smallest eigenvalue of S is close to -1, and
+learned memory makes every swing larger than the one before. There agents are lazy: they keep some of what
+they sent (`fedsurf.unrolled.laziness`). The table has the pooled accuracy in percent after 10, 20 and 40
+rounds, mean ± standard error over draws of Gaussian classes (`fedsurf.odd_cases`), with agents that hold all
+classes and with agents that hold one each: as it is, and if agents never were lazy.
+
+    python benchmarks/two_sides.py [--draws 5]
+"""
+
+import argparse
+
+import networkx as nx
+import torch
+
+import fedsurf
+from fedsurf import SoftmaxHead, generator
+from fedsurf.evaluation import run
+from fedsurf.network import Network
+from fedsurf.odd_cases import OddCase
+from fedsurf.statistics import standard_error
+from fedsurf.threads import limit_threads
+from fedsurf.unrolled import laziness
+
+GRAPHS = {
+    "3-regular, 32 agents": nx.random_regular_graph(3, 32, seed=0),
+    "torus, 4 by 6": nx.grid_2d_graph(4, 6, periodic=True),
+    "hypercube, 32 agents": nx.hypercube_graph(5),
+    "hypercube, 64 agents": nx.hypercube_graph(6),
+    "two groups of 10": nx.complete_bipartite_graph(10, 10),
+    "two groups of 30": nx.complete_bipartite_graph(30, 30),
+}
+"""The first one has no two sides."""
+ROUNDS = (10, 20, 40)
+
+
+@torch.no_grad()
+def accuracy(graph: nx.Graph, rounds: int, draws: int, *, single_class: bool) -> str:
+    case = OddCase(agents=len(graph), single_class=single_class)
+    found = []
+    for number in range(draws):
+        task, _ = case(generator(0, "two-sides", number))
+        network = Network(graph, "metropolis")
+        algorithm = fedsurf.load().on(SoftmaxHead(task.features, task.classes), rounds)
+        end = run(algorithm, task, network, algorithm.steps, record=(0, algorithm.steps))
+        found.append(end.pooled_accuracy[-1])
+    values = 100 * torch.tensor(found, dtype=torch.float64)
+    return f"{values.mean():.1f} ± {standard_error(values):.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--draws", type=int, default=5)
+    options = parser.parse_args()
+    limit_threads(0)
+    lazy = [f"{rounds} rounds" for rounds in ROUNDS]
+    headings = ["graph", "lowest eigenvalue", "classes of an agent", *lazy]
+    headings += [f"{one}, never lazy" for one in lazy]
+    print(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
+    usual = laziness.SWINGING
+    for name, one in GRAPHS.items():
+        graph = nx.convert_node_labels_to_integers(one)
+        lowest = Network(graph, "metropolis").lowest_eigenvalue
+        for single in (False, True):
+            cells = [name, f"{lowest:.2f}", "one" if single else "all"]
+            for bound in (usual, -1.0):
+                laziness.SWINGING = bound
+                cells += [
+                    accuracy(graph, rounds, options.draws, single_class=single) for rounds in ROUNDS
+                ]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
