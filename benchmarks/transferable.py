@@ -122,6 +122,7 @@ def one_run(tasks: TaskDistribution, network: Network, model: SoftmaxHead, repea
         for _ in range(algorithm.steps):
             state = algorithm.step(state, task, network, generator(0, "run"))
 
+    run()  # what is found once for a network is no part of a run
     with Writing() as writing:
         run()
     whole, bare = seconds(run, writing.again(), repeats=repeats)
