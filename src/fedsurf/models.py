@@ -52,14 +52,14 @@ class Model(ABC):
     def accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the share of each agent's examples that it classifies rightly, `[agents]`."""
         self._check(weights, examples)
-        # Where the scores of an example are far apart in memory, finding the largest is much slower.
-        hits = self.logits(weights, examples.x).contiguous().argmax(2) == examples.y
+        # Faster than argmax, and much so where the scores of an example are far apart in memory.
+        hits = self.logits(weights, examples.x).max(2).indices == examples.y
         return examples.mean(hits.to(weights.dtype))
 
     def pooled_accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the share of *all* agents' examples that each agent classifies rightly, `[agents]`."""
         pool = examples.pooled()
-        hits = self.logits(weights, pool.x).argmax(2) == pool.y
+        hits = self.logits(weights, pool.x).max(2).indices == pool.y
         return hits.to(weights.dtype).mean(1)
 
     def pooled_loss(self, weights: Tensor, examples: Examples) -> Tensor:
@@ -111,10 +111,11 @@ class SoftmaxHead(Model):
         self._check_features(weights, x)
         matrix = weights.reshape(-1, self.features + 1, self.classes)
         if x.shape[0] == 1 and len(matrix) > 1:
-            # The same examples for all agents: one product instead of a batch of them.
-            stacked = matrix.transpose(0, 1).reshape(self.features + 1, -1)
-            scores = torch.addmm(stacked[-1], x[0], stacked[:-1])
-            return scores.reshape(len(scores), len(matrix), self.classes).transpose(0, 1)
+            # The same examples for all agents: one product instead of a batch of them. Classes come
+            # before examples in memory, since sums over them are then much faster.
+            stacked = matrix.mT.reshape(-1, self.features + 1)
+            scores = torch.addmm(stacked[:, -1:], stacked[:, :-1], x[0].T)
+            return scores.reshape(len(matrix), self.classes, -1).mT
         # A few long rows times the examples are faster than the examples times a few columns.
         rows = matrix.mT
         return torch.baddbmm(rows[:, :, -1:], rows[:, :, :-1], x.mT).mT
