@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from fedsurf.models import Model, cross_entropy
+from fedsurf.models import Model
 from fedsurf.tasks.examples import Examples
 
 STEPS = 8
@@ -26,19 +26,30 @@ def pooled_losses(
     if calibrated_share == 0:
         return model.pooled_loss(weights, examples)
     pool = examples.pooled()
-    logits, labels = model.logits(weights, pool.x), pool.y.expand(len(weights), -1)
+    behind, labels = _behind(model.logits(weights, pool.x)), pool.y.expand(len(weights), -1)
     every = -(-labels.shape[1] // calibration_examples)
-    factor = best_factor(logits.detach()[:, ::every], labels[:, ::every])
-    calibrated = mean_cross_entropy(logits * factor[:, None, None], labels)
+    factor = best_factor(behind.detach().mT[:, ::every], labels[:, ::every])
+    calibrated = _mean_cross_entropy(behind * factor[:, None, None], labels)
     if calibrated_share == 1:
         return calibrated
-    plain = mean_cross_entropy(logits, labels)
+    plain = _mean_cross_entropy(behind, labels)
     return calibrated_share * calibrated + (1 - calibrated_share) * plain
 
 
-def mean_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def _behind(logits: Tensor) -> Tensor:
+    """Return how far each class is behind the one with the largest logit, `[agents, classes, examples]`.
+
+    No exponential of it overflows. Classes come before examples since they are few: along a long last
+    dimension torch is several times as fast.
+    """
+    scores = logits.mT.contiguous()
+    return scores - scores.detach().amax(1, keepdim=True)
+
+
+def _mean_cross_entropy(behind: Tensor, labels: Tensor) -> Tensor:
     """Return the mean cross-entropy of each agent, `[agents]`."""
-    return cross_entropy(logits, labels).mean(1)
+    right = behind.gather(1, labels[:, None])[:, 0]
+    return (behind.exp().sum(1).log() - right).mean(1)
 
 
 @torch.no_grad()
@@ -48,14 +59,15 @@ def best_factor(logits: Tensor, labels: Tensor) -> Tensor:
     Newton's method on its logarithm, in which the loss need not be convex: where the second
     derivative is not positive, it takes the largest step against the first.
     """
-    logits = logits.contiguous()
-    squares, logarithm = logits.square(), torch.zeros_like(logits[:, 0, 0])
-    right = logits.gather(2, labels[:, :, None])[:, :, 0]
+    behind = _behind(logits)
+    right = behind.gather(1, labels[:, None])[:, 0]
+    logarithm = torch.zeros_like(right[:, 0])
     for _ in range(STEPS):
         factor = logarithm.exp()
-        shares = (logits * factor[:, None, None]).softmax(2)
-        mean = (shares * logits).sum(2)
-        spread = shares.mul_(squares).sum(2) - mean.square()
+        powers = (behind * factor[:, None, None]).exp_()
+        total = powers.sum(1)
+        mean = powers.mul_(behind).sum(1) / total
+        spread = powers.mul_(behind).sum(1) / total - mean.square()
         slope = factor * (mean - right).mean(1)
         bend = factor.square() * spread.mean(1) + slope
         step = torch.where(bend > 1e-8, slope / bend, LARGEST_STEP * slope.sign())
