@@ -155,18 +155,14 @@ class SoftmaxHead(Model):
 
     def _gradients_on_the_same(self, weights: Tensor, examples: Examples) -> Tensor:
         """Do the work of `gradient` for the examples of one agent: two products for all weights."""
-        self._check(weights)
-        self._check_features(weights, examples.x)
-        table = weights.reshape(-1, self.features + 1, self.classes).mT
-        rows = table.reshape(-1, self.features + 1)
-        scores = torch.addmm(rows[:, -1:], rows[:, :-1], examples.x[0].T)
-        chances = scores.reshape(*table.shape[:2], -1).softmax(1)
-        labels = functional.one_hot(examples.y, self.classes).mT
-        residual = (chances - labels) / examples.counts[:, None, None]
+        chances = self.logits(weights, examples.x).mT.softmax(1)
+        labels = functional.one_hot(examples.y, self.classes).mT.to(chances).contiguous()
+        residual = chances - labels
         if examples.mask is not None:
             residual = residual * examples.mask[:, None]
-        matrix = (residual.flatten(0, 1) @ examples.x[0]).reshape(*table.shape[:2], -1)
-        return torch.cat([matrix, residual.sum(2, keepdim=True)], 2).mT.flatten(1)
+        matrix = (residual.flatten(0, 1) @ examples.x[0]).reshape(len(weights), self.classes, -1)
+        total = torch.cat([matrix, residual.sum(2, keepdim=True)], 2).mT.flatten(1)
+        return total / examples.counts
 
 
 class ModuleModel(Model):
