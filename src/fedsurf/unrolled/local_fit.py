@@ -158,8 +158,18 @@ class LocalFit:
         self.kept = torch.ones_like(self.bias)
         self.own = torch.zeros_like(self._first_logits if view.wide else self._first)
         self.known = torch.zeros_like(self._first_known)
-        self.logits = self._first_logits + self.bias
+        self._logits = self._first_logits + self.bias
+        self._moved: tuple[Tensor, Tensor] | None = None
+        self._steps = 0
         self._prepared: tuple[Step, _Lengths] | None = None
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits at the agent's own examples, `[agents, classes, examples]`; arbitrary for padding."""
+        if self._moved is not None:  # only now: after the last step nobody may ask
+            self._logits = torch.addcmul(self._logits, *self._moved)
+            self._moved = None
+        return self._logits
 
     def probabilities(self) -> Tensor:
         """The classes' probabilities at the agent's own examples, `[agents, classes, examples]`.
@@ -176,12 +186,17 @@ class LocalFit:
         lengths, view = self._prepared[1], self.view
         residual = torch.addcmul(self._target, (self.logits + step.offset).softmax(1), self._share)
         fresh = residual if view.wide else residual @ view.rows
-        slope = torch.addcmul(fresh, lengths.decay, self.own)
         onto = self.outlook.seen if view.wide else self.outlook.rows[:, 1:-1]
-        held = lengths.decay * torch.addcmul(self.known, self.kept, self._first_known)
-        along = torch.baddbmm(held, slope, onto.mT)
+        if self._steps:
+            slope = torch.addcmul(fresh, lengths.decay, self.own)
+            held = torch.addcmul(self.known, self.kept, self._first_known)
+        else:  # nothing but V_0, and no need to add zeros or to differentiate them
+            slope, held = fresh, self._first_known
+        along = torch.baddbmm(lengths.decay * held, slope, onto.mT)
         own = lengths.rest * slope
-        known = torch.addcmul(lengths.fade * self.known, lengths.leading, along)
+        known = lengths.leading * along
+        if self._steps:
+            known = torch.addcmul(known, lengths.fade, self.known)
         kept = lengths.fade * self.kept
         bias = lengths.bias * residual.sum(2, keepdim=True)
         products = view.gram if view.wide else view.rows.mT
@@ -191,11 +206,12 @@ class LocalFit:
         mean_square = moved.square().sum((1, 2), keepdim=True) / (view.count * self.bias.shape[1])
         back = -self._again * (1 + mean_square / step.reach.square()).rsqrt()
         self._again = step.again
-        self.own = torch.addcmul(self.own, back, own)
-        self.known = torch.addcmul(self.known, back, known)
+        self.own = torch.addcmul(self.own, back, own) if self._steps else back * own
+        self.known = torch.addcmul(self.known, back, known) if self._steps else back * known
         self.kept = torch.addcmul(self.kept, back, kept)
         self.bias = torch.addcmul(self.bias, back, bias)
-        self.logits = torch.addcmul(self.logits, back, moved)
+        self._moved = back, moved
+        self._steps += 1
 
     def head(self) -> Tensor:
         """The raw head, class by class, `[agents, classes · (features + 1)]`."""
