@@ -24,6 +24,7 @@ class Heard:
     classes: list
     bends: list
     scale: float
+    varying: int
     examples: float
     signals: list
 
@@ -89,15 +90,26 @@ def standards(found, features):
     return [torch.tensor(values, dtype=torch.float64) for values in (means, units)]
 
 
-def hear(sums, progress, features, agents):
+def varying(sums, moment, omega, unit):
+    """How many features vary: those of which a sketch is not zero, but for rounding. All where none does."""
+    features, width = omega.shape
+    count, own = sums[-7], max(0.0, sums[-6])
+    found = 0
+    for f in range(features):
+        sketch = moment[features + f * width : features + (f + 1) * width]
+        rounding = 32 * torch.finfo(torch.float64).eps * abs(moment[f] / count) / float(unit[f])
+        found += max(abs(value) for value in sketch) > rounding * math.sqrt(count * own)
+    return found or features
+
+
+def hear(sums, progress, features, agents, vary):
     per_class, scalars = sums[:-7], sums[-7:]
     mean, own, freedom, same, same_pairs, squares, pairs = scalars
     classes = len(per_class)
-    scale = own / freedom if freedom > 0 and own > 0 else 1.0
-    energy = features * scale
+    energy = features * (own / freedom if freedom > 0 and own > 0 else 1.0)
     signal = same / same_pairs / energy if same_pairs > 0 else 0.0
     concentration = squares / pairs / energy**2 if pairs > 0 else 0.0
-    dimension = -math.log(clamp(concentration, 1 / features, 1.0))
+    dimension = -math.log(clamp(concentration, 1 / vary, 1.0))
     total = max(1.0, agents * mean)
     signals = [
         (math.log(total) - dimension - math.log(classes)) / 2,
@@ -106,26 +118,27 @@ def hear(sums, progress, features, agents):
         (dimension - 3) / 1.5,
         math.log(max(signal, 0.003)) / 2 + 1,
         math.log(max(signal, 0.0) * total / classes + 0.1) / 3,
-        (math.log(features) - dimension) / 2,
+        (math.log(vary) - dimension) / 2,
     ]
     smooth = [max(0.0, count) + 0.1 for count in per_class]
     return Heard(
         classes=[count / sum(smooth) for count in smooth],
         bends=progress[:classes],
-        scale=scale,
+        scale=energy / vary,
+        varying=vary,
         examples=mean,
         signals=[clamp(value, -4, 4) for value in signals] + progress[classes:],
     )
 
 
-def second_moment(sketch, omega, scale):
+def second_moment(sketch, omega, scale, vary):
     """What Nyström finds of A in Y = A Ω: leading directions, and the rest of the trace in equal parts."""
     p, k = omega.shape
     if p == k:
         # In changing units what agents heard of it may be no second moment: none is negative.
         values, axes = torch.linalg.eigh((sketch + sketch.T) / 2)
         return axes @ torch.diag(values.clamp(min=0)) @ axes.T
-    trace = p * scale
+    trace = vary * scale
     shift = 1e-5 * trace
     y = sketch + shift * omega
     core = omega.T @ y
@@ -141,7 +154,7 @@ def second_moment(sketch, omega, scale):
             value = max(0.0, float(found[place]) - shift)
             outer = torch.outer(axes[:, place], axes[:, place])
             leading, onto, total = leading + value * outer, onto + outer, total + value
-    rest = clamp((trace - total) / max(1, p - k), 1e-3 * scale, scale)
+    rest = clamp((trace - total) / max(1, vary - k), 1e-3 * scale, scale)
     return leading + rest * (identity - onto)
 
 
@@ -334,10 +347,13 @@ class Federation:
     def curvature(self, sums, moment, heard):
         sketch = torch.tensor(moment[self.features :], dtype=torch.float64)
         sketch = sketch.reshape(self.omega.shape) / sums[-7]
-        return second_moment(sketch, self.omega, heard.scale)
+        return second_moment(sketch, self.omega, heard.scale, heard.varying)
 
-    def hear(self, sums, progress):
-        return hear(sums, progress, self.features, self.agents)
+    def vary(self, i, sums, moment):
+        return varying(sums, moment, self.omega, self.units[i])
+
+    def hear(self, sums, progress, vary):
+        return hear(sums, progress, self.features, self.agents, vary)
 
     def over_graph(self, controller, rounds, mix, hearing, batches=None):
         """Return every agent's head after the last round.
@@ -352,13 +368,15 @@ class Federation:
         progress, told = [no_progress(self.classes)] * self.agents, self.spreads
         zero = [0.0] * self.parameters
         head, previous, fitted = ([zero] * self.agents for _ in range(3))
+        vary = [self.vary(i, sums[i], moment[i]) for i in every]
         curvature = [
-            self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i])) for i in every
+            self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i], vary[i]))
+            for i in every
         ]
         for r in range(rounds):
             mixing, new, sent, seen = [], [], [], []
             for i in every:
-                heard = self.hear(sums[i], progress[i])
+                heard = self.hear(sums[i], progress[i], vary[i])
                 knobs, v, found = self.work(
                     i, controller, schedule(r, rounds, 20), centres[i], head[i], curvature[i],
                     heard, 2, hearing[i] / self.agents, batches and batches[r][i],
@@ -394,7 +412,9 @@ class Federation:
                 sums[i] = plus((1, sums[i]), (1, again[0]), (-1, own[i][0]))
                 moment[i] = plus((1, moment[i]), (1, again[1]), (-1, own[i][1]))
                 own[i] = again
-                curvature[i] = self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i]))
+                vary[i] = self.vary(i, sums[i], moment[i])
+                heard = self.hear(sums[i], progress[i], vary[i])
+                curvature[i] = self.curvature(sums[i], moment[i], heard)
         return head
 
     def through_server(self, controller, rounds, calls, batches=None):
@@ -417,7 +437,7 @@ class Federation:
                 else:
                     centre = self.raw[i].mean(0)
                     own = known = self.contribution(i, centre, centred=True)
-                heard = self.hear(known[0], progress)
+                heard = self.hear(known[0], progress, self.vary(i, *known))
                 knobs, v, found = self.work(
                     i, controller, schedule(r, rounds, len(called)), centre, head,
                     self.curvature(*known, heard), heard, 4, len(called) / self.agents,

@@ -40,7 +40,7 @@ from fedsurf.wording import counted
 VERSION = 3
 """Enters the cache's key: raise it when a change of code changes results."""
 
-LAYER_VERSION = 4
+LAYER_VERSION = 5
 """Enters the key of a pretrained optimizer besides: raise it when a change of its layer changes results."""
 
 DEVIATION = 1.0

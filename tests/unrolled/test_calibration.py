@@ -306,5 +306,7 @@ def test_a_server_forgets_what_was_told_in_units_that_are_no_longer(optimizer, s
         state = algorithm.init(task, network, drawn.seeded(0))
         for _ in range(algorithm.steps):
             state = algorithm.step(state, task, network, drawn.seeded(1))
-        heard = hear(state.sums[:1], state.progress[:1], features=FEATURES, agents=6)
+        of_server = state.sums[:1], state.progress[:1], state.varying[:1]
+        heard = hear(*of_server, features=FEATURES, agents=6)
+        assert float(heard.varying) == FEATURES
         assert 0.1 < float(heard.scale) < 10

@@ -64,7 +64,8 @@ def heard(agents, classes, seed=0):
     share = torch.rand(agents, classes, generator=drawn.seeded(seed), dtype=torch.float64) + 0.01
     share = share / share.sum(1, keepdim=True)
     signals = torch.randn(agents, SIGNALS, generator=drawn.seeded(seed), dtype=torch.float64)
-    return Heard(share, share, share[:, 0], 3 + share[:, 0], 30 + share[:, 0], signals)
+    one = share[:, 0]
+    return Heard(share, share, one, torch.full_like(one, 4), 3 + one, 30 + one, signals)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 7])
@@ -73,7 +74,7 @@ def test_what_it_sees_is_what_a_plain_loop_puts_together(classes, server):
     of, when = heard(3, classes), torch.arange(SCHEDULE, dtype=torch.float64)
     agents = torch.tensor([[1.0], [0.5], [0.1]], dtype=torch.float64)
     sureness = torch.tensor([[0.5, 2.0], [-3.0, 0.1], [0.0, 0.0]], dtype=torch.float64)
-    found = known_of(when, of, sureness, agents, features=4, server=server)
+    found = known_of(when, of, sureness, agents, server=server)
     assert found.shape == (3, INPUTS)
     for agent in range(3):
         share = of.classes[agent].tolist()
@@ -114,7 +115,8 @@ def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
     algorithm, found = states(learned, task, over)
     for layer, state in enumerate(found):
         done = min(ROUNDS, 2 * (layer + 1))
-        of = hear(state.sums, state.progress, features=3, agents=AGENTS)
+        vary = torch.full((over.nodes,), 3.0, dtype=torch.float64)
+        of = hear(state.sums, state.progress, vary, features=3, agents=AGENTS)
         for node in range(over.nodes):
             source = 0 if server else node
             about = Heard(*(value[source : source + 1] for value in vars(of).values()))
@@ -122,7 +124,7 @@ def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
             when = schedule(done - 1, ROUNDS, 3 if server else 20, state.head)
             share = torch.tensor([[hears / AGENTS]], dtype=torch.float64)
             sureness = state.sureness[source : source + 1]
-            known = known_of(when, about, sureness, share, features=3, server=server)
+            known = known_of(when, about, sureness, share, server=server)
             factor = learned.confidence(known).exp()
             expected = by_feature(state.head[source : source + 1], 3) * factor
             torch.testing.assert_close(state.weights[node], expected[0])

@@ -25,7 +25,7 @@ def found_in(matrices, dtype=torch.float64):
     features = matrices.shape[1]
     omega = directions(features, dtype, SKETCH)
     scale = matrices.diagonal(dim1=1, dim2=2).sum(1) / features
-    return Curvature.of(omega.T @ matrices, omega, scale)
+    return Curvature.of(omega.T @ matrices, omega, scale, torch.full_like(scale, features))
 
 
 def whole(curvature, place=0):
@@ -73,7 +73,7 @@ def test_it_equals_a_naive_computation_and_keeps_the_trace(features, decay):
     omega = directions(features, torch.float64, SKETCH)
     for place, matrix in enumerate(matrices):
         trace = float(matrix.trace())
-        expected = naive_transfer.second_moment(matrix @ omega, omega, trace / features)
+        expected = naive_transfer.second_moment(matrix @ omega, omega, trace / features, features)
         torch.testing.assert_close(whole(found, place), expected, rtol=0, atol=1e-10 * trace)
         assert float(whole(found, place).trace()) == pytest.approx(trace, rel=1e-9)
         axes = found.axes[place]
@@ -102,7 +102,8 @@ def test_single_and_double_precision_agree(features):
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_nothing_heard_gives_no_curvature_and_no_trouble(features, scale):
     omega = directions(features, torch.float32)
-    found = Curvature.of(torch.zeros(2, *omega.T.shape), omega, torch.full((2,), scale))
+    vary = torch.full((2,), float(features))
+    found = Curvature.of(torch.zeros(2, *omega.T.shape), omega, torch.full((2,), scale), vary)
     for value in (found.axes, found.values, found.rest):
         assert value.isfinite().all()
     assert (found.values >= 0).all()
@@ -126,7 +127,8 @@ def test_whatever_is_heard_the_curvature_is_positive(features):
     """Averages on their way need not be those of any examples: not even symmetric or positive."""
     omega = directions(features, torch.float64)
     heard = torch.randn(20, *omega.T.shape, generator=seeded(8), dtype=torch.float64)
-    found = Curvature.of(heard, omega, torch.full((20,), 0.5, dtype=torch.float64))
+    scale, vary = (torch.full((20,), one, dtype=torch.float64) for one in (0.5, features))
+    found = Curvature.of(heard, omega, scale, vary)
     assert (found.values >= 0).all()
     assert (found.rest > 0).all()
     assert found.axes.isfinite().all()

@@ -72,11 +72,13 @@ def test_what_is_heard_equals_a_loop(seed, features, size):
     view = LocalView.of(drawn.examples(seed, AGENTS, size, features, CLASSES, masked=True), CLASSES)
     sums = data_sums(view, centred=True)
     progress = drawn.weights(seed, AGENTS, CLASSES + PROGRESS)
-    found = hear(sums, progress, features=features, agents=7)
+    vary = torch.tensor([1 + (seed + agent) % features for agent in range(AGENTS)])
+    found = hear(sums, progress, vary.double(), features=features, agents=7)
     assert found.signals.shape == (AGENTS, SIGNALS)
     for agent in range(AGENTS):
-        expected = naive_transfer.hear(sums[agent].tolist(), progress[agent].tolist(), features, 7)
-        for name in ("classes", "bends", "scale", "examples", "signals"):
+        own = sums[agent].tolist(), progress[agent].tolist()
+        expected = naive_transfer.hear(*own, features, 7, int(vary[agent]))
+        for name in ("classes", "bends", "scale", "varying", "examples", "signals"):
             value = getattr(found, name)[agent].tolist()
             assert value == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-6), name
 
@@ -86,7 +88,7 @@ def heard_of(x, y, classes, agents=1, centre=None):
     view = LocalView.of(Examples(x, y), classes, centre)
     sums = data_sums(view, centred=centre is None).mean(0, keepdim=True)
     progress = no_progress(1, classes, sums)
-    return hear(sums, progress, features=x.shape[2], agents=agents)
+    return hear(sums, progress, sums.new_tensor([x.shape[2]]), features=x.shape[2], agents=agents)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])

@@ -388,7 +388,8 @@ def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
         fitted, own, _, _ = rows.split([*sizes, rows.shape[1] - sum(sizes)], 1)
         known = sums.expand_as(own) if number else own
         count = own[:, -SUMS, None]
-        heard = hear(known, progress.expand(len(rows), -1), features=features, agents=AGENTS)
+        vary = head.new_full((len(rows),), features)  # none is constant
+        heard = hear(known, progress.expand(len(rows), -1), vary, features=features, agents=AGENTS)
         _, mixing, _ = learned.server.knobs(
             schedule(number, rounds, len(rows), head),
             heard.signals,

@@ -70,9 +70,9 @@ def own_sureness(logits: Tensor, probabilities: Tensor, labels: Tensor) -> Tenso
     return torch.stack([slope, spread], 1)
 
 
-def weights_for_each(heard: Heard, features: int) -> Tensor:
-    """Return how many weights a head has for each example of the federation, `[agents]`."""
-    return features * max(1, heard.classes.shape[1] - 1) / heard.total
+def weights_for_each(heard: Heard) -> Tensor:
+    """Return how many weights of a head matter for each example of the federation, `[agents]`."""
+    return heard.varying * max(1, heard.classes.shape[1] - 1) / heard.total
 
 
 def known_of(
@@ -81,7 +81,6 @@ def known_of(
     sureness: Tensor,
     agents: Tensor,
     *,
-    features: int,
     server: bool,
 ) -> Tensor:
     """Put together what the perceptron sees, `[agents, INPUTS]`.
@@ -99,8 +98,6 @@ def known_of(
         What was heard of how sure heads are, `[agents, SURENESS]`.
     agents : Tensor
         The share of the agents that each, or the server, hears in a round, `[agents, 1]`.
-    features : int
-        Their number.
     server : bool
         Whether there is a server.
     """
@@ -110,7 +107,7 @@ def known_of(
     slope, spread = mean[:, :1], mean[:, 1:].clamp(min=0) + 1e-3
     known = [
         (-slope / spread).clamp(-LARGEST, LARGEST),
-        weights_for_each(heard, features).log()[:, None],
+        weights_for_each(heard).log()[:, None],
         spread.log() / 3,
         when.expand(len(share), -1),
         heard.signals,

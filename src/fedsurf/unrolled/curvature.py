@@ -77,7 +77,7 @@ class Curvature:
 
     @staticmethod
     @torch.no_grad()
-    def of(sketch: Tensor, known: Tensor, scale: Tensor) -> "Curvature":
+    def of(sketch: Tensor, known: Tensor, scale: Tensor, varying: Tensor) -> "Curvature":
         """Find the leading directions.
 
         Parameters
@@ -88,9 +88,12 @@ class Curvature:
             Ω, `[features, k]`.
         scale : Tensor
             tr(A) / features of each agent, `[agents]`.
+        varying : Tensor
+            How many of the features are not constant, `[agents]`.
         """
         features, width = known.shape
         trace = (features * scale.double()).clamp(min=1e-30)
+        scale = scale * (features / varying)  # of those that vary
         if features == width:
             values, turn = torch.linalg.eigh(sketch.double())
             # There is no other direction: the rest is nobody's.
@@ -108,7 +111,7 @@ class Curvature:
         kept = squares > 1e-10 * squares.amax(1, keepdim=True).clamp(min=1e-30)
         turn = torch.where(kept, 1 / squares.clamp(min=1e-30).sqrt(), 0.0)[:, None] * turn
         found = torch.where(kept, (squares - shift[:, 0]).clamp(min=0), 0.0)
-        left = (trace - found.sum(1)) / max(1, features - width)
+        left = (trace - found.sum(1)) / (varying.double() - width).clamp(min=1)
         rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
         axes = turn.mT.to(sketch.dtype) @ long
         return Curvature(axes, found.to(sketch.dtype), rest.to(sketch.dtype))

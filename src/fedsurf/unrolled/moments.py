@@ -2,8 +2,8 @@
 
 A message is the sum of an agent's examples and its sketch of their second moment (`curvature`). Averaged
 over the network, and divided by the number of examples that was averaged alongside (`signals`), it is the
-centre from which agents look at their examples, and the curvature of their Newton-like steps. Nothing
-learned is in it.
+centre from which agents look at their examples, and the curvature of their Newton-like steps. It also says
+which features vary at all: those that do not are no reason to regularise less. Nothing learned is in it.
 """
 
 import torch
@@ -12,6 +12,9 @@ from torch import Tensor
 from fedsurf.unrolled.curvature import Curvature, pack, unpack
 from fedsurf.unrolled.local_view import LocalView
 from fedsurf.unrolled.signals import SUMS, data_sums, heard_scale
+
+ROUNDING = 32
+"""A feature is constant if its examples are no farther from its mean than so many roundings of that."""
 
 
 @torch.no_grad()
@@ -53,10 +56,28 @@ def centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
 
 
 @torch.no_grad()
-def curvature(moments: Tensor, sums: Tensor, known: Tensor) -> Curvature:
-    """Return the second moment that was heard of."""
+def varying(moments: Tensor, sums: Tensor, known: Tensor, unit: Tensor | None) -> Tensor:
+    """Return how many features vary, as far as was heard, `[agents]`: all of them where none seems to.
+
+    Of a constant feature the sketch is zero, but for rounding. `unit` is that of each feature, raw,
+    `[agents, features]`; None where it is 1.
+    """
+    features = len(known)
+    sketch = unpack(moments[:, features:], *known.shape)
+    rounding = ROUNDING * torch.finfo(sketch.dtype).eps * centre(moments, sums, features).abs()
+    rounding = rounding if unit is None else rounding / unit
+    # As large as the products of so small a number with all examples can be.
+    largest = rounding * (_examples(sums) * sums[:, 1 - SUMS].clamp(min=0)).sqrt()[:, None]
+    found = (sketch.abs().amax(1) > largest).sum(1)
+    return torch.where(found > 0, found, features).to(sketch.dtype)
+
+
+@torch.no_grad()
+def curvature(moments: Tensor, sums: Tensor, known: Tensor, varying: Tensor) -> Curvature:
+    """Return the second moment that was heard of, of so many features that vary."""
     sketch = unpack(moments[:, len(known) :], *known.shape)
-    return Curvature.of(sketch / _examples(sums)[:, None, None], known, heard_scale(sums))
+    sketch = sketch / _examples(sums)[:, None, None]
+    return Curvature.of(sketch, known, heard_scale(sums), varying)
 
 
 def _examples(sums: Tensor) -> Tensor:

@@ -69,7 +69,9 @@ class Heard:
     bends : Tensor
         The mean of p (1 − p) of each class, `[agents, classes]`.
     scale : Tensor
-        The mean square of a centred feature, `[agents]`.
+        The mean square of a centred feature that varies, `[agents]`.
+    varying : Tensor
+        How many features vary, `[agents]`.
     examples : Tensor
         The mean number of an agent's examples, `[agents]`.
     total : Tensor
@@ -81,6 +83,7 @@ class Heard:
     classes: Tensor
     bends: Tensor
     scale: Tensor
+    varying: Tensor
     examples: Tensor
     total: Tensor
     signals: Tensor
@@ -93,7 +96,7 @@ def heard_scale(sums: Tensor) -> Tensor:
     return torch.where(known > 0, known, 1.0)
 
 
-def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard:
+def hear(sums: Tensor, progress: Tensor, varying: Tensor, *, features: int, agents: int) -> Heard:
     """Interpret the averages of `data_sums` and of progress.
 
     Parameters
@@ -102,6 +105,8 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
         `[agents, classes + SUMS]`.
     progress : Tensor
         `[agents, classes + PROGRESS]`.
+    varying : Tensor
+        How many of the features are not constant, `[agents]` (`moments.varying`).
     features, agents : int
         The number of features and of agents in the federation.
     """
@@ -114,7 +119,8 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
     concentration = squares / pairs.clamp(min=1e-6) / energy.square()
     # In very large or very small units these squares are no numbers: then they tell nothing.
     concentration = torch.where((pairs > 0) & concentration.isfinite(), concentration, 0.0)
-    dimension = -concentration.clamp(1 / features, 1.0).log()
+    least = (1 / varying.double()).to(concentration.dtype)
+    dimension = -concentration.clamp(least, torch.ones_like(least)).log()
     examples = (agents * mean).clamp(min=1.0)
     total = examples.log()
     log_classes = math.log(classes)
@@ -126,13 +132,14 @@ def hear(sums: Tensor, progress: Tensor, *, features: int, agents: int) -> Heard
         (dimension - 3) / 1.5,
         signal.clamp(min=0.003).log() / 2 + 1,
         signal_to_noise / 3,
-        (math.log(features) - dimension) / 2,
+        (varying.double().log().to(dimension.dtype) - dimension) / 2,
     ]
     learned = torch.stack(signals, 1).clamp(-4, 4)
     share = per_class.clamp(min=0) + 0.1
     share = share / share.sum(1, keepdim=True)
     bends, fit = progress[:, :classes], progress[:, classes:]
-    return Heard(share, bends, scale, mean, examples, torch.cat([learned, fit], 1))
+    scale = scale * (features / varying)
+    return Heard(share, bends, scale, varying, mean, examples, torch.cat([learned, fit], 1))
 
 
 def own_progress(

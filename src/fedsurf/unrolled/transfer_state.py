@@ -29,6 +29,8 @@ class TransferState(State):
     moments : Tensor
         What each node heard of the examples' sum and of the sketch (`moments`),
         `[nodes, features · (k + 1)]`.
+    varying : Tensor
+        How many features vary, as far as each node heard (`moments.varying`), `[nodes]`.
     own, own_moments : Tensor
         Each agent's own contribution to `sums` and to `moments`, `[agents, …]`.
     sketch : Tensor
@@ -57,6 +59,7 @@ class TransferState(State):
     progress: Tensor
     sureness: Tensor
     moments: Tensor
+    varying: Tensor
     own: Tensor
     own_moments: Tensor
     sketch: Tensor

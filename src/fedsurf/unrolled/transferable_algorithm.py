@@ -54,7 +54,7 @@ from fedsurf.unrolled.feature_range import check_range
 from fedsurf.unrolled.laziness import lazily
 from fedsurf.unrolled.local_fit import Outlook, by_feature
 from fedsurf.unrolled.local_work import LocalWork
-from fedsurf.unrolled.moments import centre, curvature, in_new_units
+from fedsurf.unrolled.moments import centre, curvature, in_new_units, varying
 from fedsurf.unrolled.signals import FORGETTING, SUMS, Heard, hear, no_progress
 from fedsurf.unrolled.transfer_state import TransferState
 from fedsurf.unrolled.weighted_sum import weighted_sum
@@ -164,8 +164,10 @@ class TransferableAlgorithm:
             spreads = spreads.new_zeros(1, spreads.shape[1], dtype=torch.float64)
         progress = no_progress(network.nodes, task.classes, own)
         outlooks: tuple[Outlook, ...] = ()
+        vary = own.new_full((network.nodes,), self.model.features)
         if not network.server:  # when a server calls agents, they will know more
-            outlooks = cohorts.look(curvature(own_moments, own, known))
+            vary = varying(own_moments, own, known, cohorts.unit)
+            outlooks = cohorts.look(curvature(own_moments, own, known, vary))
         return TransferState(
             zero,
             head=zero,
@@ -177,6 +179,7 @@ class TransferableAlgorithm:
                 network.nodes, SURENESS * (self.optimizer.confidence is not None)
             ),
             moments=moments,
+            varying=vary,
             own=own,
             own_moments=own_moments,
             sketch=sketch,
@@ -213,7 +216,9 @@ class TransferableAlgorithm:
     def known(self, state: TransferState, network: Network) -> Tensor:
         """Return what the confidence of heads depends on, after a layer: a row for each, or the server's."""
         heard_of = slice(1) if network.server else slice(None)
-        heard = self._hear(state.sums[heard_of], state.progress[heard_of], network)
+        heard = self._hear(
+            state.sums[heard_of], state.progress[heard_of], state.varying[heard_of], network
+        )
         last, rounds = state.rounds, self.rounds
         if network.server:
             called = state.reports / last
@@ -226,14 +231,13 @@ class TransferableAlgorithm:
             heard,
             state.sureness[heard_of],
             share,
-            features=self.model.features,
             server=network.server,
         )
 
     def _over_graph(
         self, state: TransferState, task: Task, network: Network, generator: torch.Generator
     ) -> TransferState:
-        heard = self._hear(state.sums, state.progress, network)
+        heard = self._hear(state.sums, state.progress, state.varying, network)
         sharing = state.rounds < self.shared_rounds
         share = self._heard_share(network).to(state.head)
         worked = state.cohorts.work(
@@ -298,16 +302,18 @@ class TransferableAlgorithm:
         own, own_moments = cohorts.contribution(known, sketch, centred=False)
         sums = state.sums + own - state.own
         moments = (moments + own_moments).sub_(state.own_moments)
+        vary = varying(moments, sums, known, cohorts.unit)
         return replace(
             state,
             sums=sums,
             moments=moments,
+            varying=vary,
             own=own,
             own_moments=own_moments,
             sketch=sketch,
             spreads=spreads,
             cohorts=cohorts,
-            outlooks=cohorts.look(curvature(moments, sums, known)),
+            outlooks=cohorts.look(curvature(moments, sums, known, vary)),
         )
 
     def _through_server(
@@ -331,11 +337,12 @@ class TransferableAlgorithm:
             own, own_moments = cohorts.contribution(known, state.sketch[called], centred=False)
         else:
             sums, moments = own, own_moments
-        heard = self._hear(sums, progress, network)
+        vary = varying(moments, sums, known, cohorts.unit)
+        heard = self._hear(sums, progress, vary, network)
         worked = cohorts.work(
             self._work(network),
             schedule(state.rounds, self.rounds, len(called), head),
-            cohorts.look(curvature(moments, sums, known)),
+            cohorts.look(curvature(moments, sums, known, vary)),
             head,
             heard,
             head.new_full((len(called), 1), len(called) / network.agents),
@@ -362,6 +369,8 @@ class TransferableAlgorithm:
         )
         if self.standardising and state.rounds <= SHARED_ROUNDS_FOR_UNITS:
             averages = in_new_units(sums, moments, averages, self.model.features)
+        unit = None if cohorts.unit is None else cohorts.unit[:1]
+        vary = varying(averages[1][None], averages[0][None], known, unit)[0]
         state = replace(
             state,
             told=state.told.index_fill(0, called, bool(state.reports)),
@@ -374,6 +383,7 @@ class TransferableAlgorithm:
             ),
             sureness=_with_server(state.sureness, torch.lerp(sure, state.sureness[0], forgetting)),
             moments=_with_server(state.moments, averages[1]),
+            varying=_with_server(state.varying, vary),
             reports=reports,
             rounds=state.rounds + 1,
         )
@@ -409,8 +419,8 @@ class TransferableAlgorithm:
     def _standards(self, task: Task, spreads: Tensor) -> Standards:
         return Standards.of(spreads, task.train.x.dtype, every=self.scaling == "features")
 
-    def _hear(self, sums: Tensor, progress: Tensor, network: Network) -> Heard:
-        return hear(sums, progress, features=self.model.features, agents=network.agents)
+    def _hear(self, sums: Tensor, progress: Tensor, vary: Tensor, network: Network) -> Heard:
+        return hear(sums, progress, vary, features=self.model.features, agents=network.agents)
 
     def _heard_share(self, network: Network) -> Tensor:
         """Return the share of the agents that each hears in a round, itself included, `[agents, 1]`."""
