@@ -170,7 +170,7 @@ class PartialAlgorithm(TransferableAlgorithm):
         if not self.optimizer.lack.moments:
             return state
         known = self._directions(network, state.head.dtype)
-        own = curvature(state.own_moments, state.own, known)
+        own = curvature(state.own_moments, state.own, known, state.varying)
         return replace(state, outlooks=state.cohorts.look(own))
 
 
