@@ -155,3 +155,15 @@ def test_what_is_left_of_the_trace_is_shared_by_those_that_vary():
     assert float(found.rest) > 0.9
     unaware = Curvature.of(sketch, omega, scale, scale.new_tensor([60]))
     assert float(unaware.rest) < 0.4
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_features_far_from_zero_are_not_taken_for_constant(star):
+    """As temperatures in Kelvin: in single precision, and with many features, rounding is close."""
+    task = drawn.task(6, AGENTS, 9, 5, 1000, CLASSES, dtype=torch.float32)
+
+    def far(part):
+        return replace(part, x=part.x + 300)
+
+    state = end(Task(far(task.train), far(task.test), CLASSES), star=star)
+    assert (state.varying[0 if star else slice(None)] == 1000).all()
