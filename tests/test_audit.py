@@ -497,7 +497,7 @@ class TestCommand:
             (["softmax-head", "--study", "nothing"], "study: got 'nothing'"),
             (["softmax-head", "--tasks", "1"], "tasks: got 1"),
             (["softmax-head", "--rounds", "0"], "rounds: got 0"),
-            (["softmax-head", "--other", "nothing"], "nothing"),
+            (["softmax-head", "--other", "nothing"], "other: got 'nothing'"),
         ],
     )
     def test_wrong_options_exit_with_1_and_name_the_argument(self, options, message, capsys):

@@ -1,5 +1,6 @@
 """The classifier for people who only want one: scikit-learn's own checks, and what it promises beyond."""
 
+import datetime
 import pickle
 import warnings
 from uuid import UUID
@@ -498,7 +499,10 @@ def objects(*values):
         ({"y": [1, None, 2] * 50}, "y: got no label for row 1 .50 in"),
         ({"y": np.array([1.0, np.nan, 2.0] * 50)}, "y: got no label for row 1 .50 in"),
         ({"y": np.array(["a", 1, "b"] * 50, dtype=object)}, "y: got labels of different kinds"),
-        ({"y": np.array([b"a", b"b"] * 75)}, "^Support for labels represented as bytes"),
+        (
+            {"y": np.array([b"a", b"b"] * 75)},
+            "^y: got labels of the type bytes_, but they must be numbers or text",
+        ),
         ({"y": ["same"] * 150}, r"y: got one class only \('same'\)"),
         ({"X": csr_array(np.eye(150))}, "[Ss]parse data was passed"),
         ({"X": np.full((150, 2), np.nan)}, "NaN"),
@@ -767,3 +771,18 @@ def test_more_rounds_than_it_learned_with_are_warned_of(iris):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FederatedClassifier(rounds=40).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("label", "error", "kind"),
+    [
+        (lambda number: datetime.date(2020, 1, 1 + number), ValueError, "date"),
+        (lambda number: b"abc"[number : number + 1], TypeError, "bytes"),
+    ],
+)
+def test_labels_that_are_neither_numbers_nor_text_are_named(iris, label, error, kind):
+    x, y, _ = iris
+    with pytest.raises(error, match=f"^y: got labels of the type {kind}.* must be numbers or text"):
+        FederatedClassifier().fit(
+            x, [label(int(one)) for one in np.unique(y, return_inverse=True)[1]]
+        )

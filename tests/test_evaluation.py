@@ -289,3 +289,14 @@ def test_a_model_that_does_not_fit_the_task_is_refused_by_name(kind, model, mess
 def test_a_model_may_score_more_classes_or_have_a_loss_of_its_own(model):
     task, network = draw_task(3, agents=3, features=4), Network(nx.cycle_graph(3))
     assert run(DGD(model, 0.01), task, network, 2).loss.isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["init", "step"])
+@pytest.mark.parametrize(("found", "shown"), [(None, "None"), (torch.zeros(4, 12), "a Tensor")])
+def test_an_algorithm_that_returns_no_state_is_told_so(method, found, shown):
+    algorithm = Recording(DGD(HEAD, 0.5))
+    setattr(algorithm, method, lambda *_: found)
+    with pytest.raises(
+        TypeError, match=rf"^algorithm\.{method}: got {shown} .* must return a State"
+    ):
+        run(algorithm, draw_task(1), Network(nx.cycle_graph(4)), 2)

@@ -975,7 +975,9 @@ def test_pretrained_optimizers_in_compare_from_the_command_line(
     assert run_command([*command, "--batch-sizes", "3"]) == 1
     assert "batch_sizes: got [3], but only pretrained" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "softmax-head", "--batch-sizes", "0"]) == 1
-    assert "batch_size: got 0" in capsys.readouterr().err
+    assert "batch_sizes: got 0" in capsys.readouterr().err
+    assert run_command([*command, "--initial-deviation", "-1"]) == 1
+    assert "initial_deviation: got -1.0" in capsys.readouterr().err
     assert run_command([*command, "--pretrained", "nothing"]) == 1
     assert "pretrained: got 'nothing'" in capsys.readouterr().err
     assert run_command([*command, "--at", "-3"]) == 1

@@ -54,14 +54,20 @@ def check_not_masked(**given: Any) -> None:
 
 
 def check_labels(y: Array) -> None:
-    """Raise unless labels are of one kind."""
+    """Raise unless labels are of one kind, which scikit-learn takes for labels."""
     try:
         check_classification_targets(y)
-    except TypeError as error:
-        if len({type(label) for label in y}) == 1:  # of a kind that scikit-learn names, as bytes
+    except (TypeError, ValueError) as error:
+        kinds = {type(label).__name__ for label in y.flat}
+        if len(kinds) > 1 and isinstance(error, TypeError):
+            raise ValueError(
+                f"y: got labels of different kinds ({error}), but they must be all numbers or all text"
+            ) from error
+        if y.dtype.kind not in "OS":  # of numbers scikit-learn says what is wrong
             raise
-        raise ValueError(
-            f"y: got labels of different kinds ({error}), but they must be all numbers or all text"
+        raise type(error)(
+            f"y: got labels of the type {' and '.join(sorted(kinds))}, but they must be numbers or text "
+            f"({error})"
         ) from error
 
 

@@ -167,13 +167,13 @@ def run(
         raise ValueError(f"steps: got {steps}, but it must be at least 0")
     start, batches, talk = (seeded(seed, what, *path) for what in ("start", "steps", "network"))
     network.reset(talk)
-    state = algorithm.init(task, network, start)
+    state = _state(algorithm.init(task, network, start), "init")
     records: list[tuple[float, ...]] = []
     taken, diverged = 0, False
     for step in range(steps + 1):
         # One step is taken by a run without a loss at its start, too: what the others would have cost.
         if step and not (diverged and taken):
-            state = algorithm.step(state, task, network, batches)
+            state = _state(algorithm.step(state, task, network, batches), "step")
             taken = step
             diverged = diverged or not bool(state.weights.isfinite().all())
         if record is not None and step not in record:
@@ -200,6 +200,14 @@ def run(
             for field, column in zip(fields(Trajectory), columns, strict=True)
         }
     )
+
+
+def _state(found: object, method: str) -> State:
+    """Return what a method of an algorithm returned, if that is a state with weights."""
+    if not isinstance(found, State):
+        shown = "None" if found is None else f"a {type(found).__name__}"
+        raise TypeError(f"algorithm.{method}: got {shown} from it, but it must return a State")
+    return found
 
 
 def run_all(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedsurf import pretrained
 from fedsurf.algorithms import Algorithm, Start
+from fedsurf.algorithms.algorithm import check_deviation
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.checks import check_kind, check_whole
 from fedsurf.configuration import differences, to_dict
@@ -77,7 +78,10 @@ class StudyConfig:
     def start(self) -> Start:
         """Where W_0 is drawn."""
         deviation = self.initial_deviation
-        return Start(0.0, DEVIATION if deviation is None else deviation)
+        if deviation is None:
+            return Start(0.0, DEVIATION)
+        check_deviation(deviation, "initial_deviation")
+        return Start(0.0, deviation)
 
     def decided(self) -> "StudyConfig":
         """Return the same study with all that it leaves open named, as caches and files store it."""

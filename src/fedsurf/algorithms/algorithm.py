@@ -56,6 +56,13 @@ class Algorithm(Protocol):
         ...
 
 
+def check_deviation(deviation: float, argument: str = "deviation") -> None:
+    """Raise unless weights can be drawn with this standard deviation."""
+    check_number(deviation, argument)
+    if not 0 <= deviation < math.inf:
+        raise ValueError(f"{argument}: got {deviation}, but it must be a finite number, at least 0")
+
+
 @dataclass(frozen=True)
 class Start:
     """Where all methods start: W_0 ~ N(mean, deviation²), independent for every agent and weight.
@@ -73,13 +80,9 @@ class Start:
 
     def __post_init__(self) -> None:
         check_number(self.mean, "mean")
-        check_number(self.deviation, "deviation")
         if not math.isfinite(self.mean):
             raise ValueError(f"mean: got {self.mean}, but weights start at a finite number")
-        if not 0 <= self.deviation < math.inf:
-            raise ValueError(
-                f"deviation: got {self.deviation}, but it must be a finite number, at least 0"
-            )
+        check_deviation(self.deviation)
 
     def draw(
         self,

@@ -22,6 +22,7 @@ from fedsurf.presets import STUDIES
 from fedsurf.progress import opener
 from fedsurf.statistics import standard_error
 from fedsurf.study import Study, StudyConfig
+from fedsurf.tasks.sources import check_source
 from fedsurf.threads import limit_threads
 
 ROUNDS = 20
@@ -63,6 +64,8 @@ def audit(
         plots.check_figure(figure)
     if folder is not None:
         check_folder(folder)
+    if other is not None:
+        check_source(other, "other")
     subject, config = find(run, study=study, rounds=rounds, seed=seed)
     config = replace(config, tasks=tasks)
     second = None

@@ -10,7 +10,7 @@ import tyro
 from torch import Tensor
 
 from fedsurf import tables
-from fedsurf.algorithms.checks import check_batch_size
+from fedsurf.checks import check_count
 from fedsurf.commands.choices import AnyStudy
 from fedsurf.commands.evaluate import run_label
 from fedsurf.console import err, out, print_json
@@ -124,7 +124,7 @@ def run_comparison(
                 "name one with pretrained"
             )
     for size in batch_sizes:
-        check_batch_size(size)
+        check_count(size, "batch_sizes")
     for depth in depths if pretrained else ():
         if not FEWEST_ROUNDS <= depth <= MOST_ROUNDS:
             raise ValueError(

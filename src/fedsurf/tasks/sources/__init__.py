@@ -145,7 +145,7 @@ def get(
     FetchError
         If no way works. The message says what was tried and what to do.
     """
-    source = _source(name)
+    source = _source(name, "name")
     if source.recipe is None:
         raise ValueError(
             f"name: got {name!r}, but it is inside the package; there is nothing to get"
@@ -154,12 +154,18 @@ def get(
     return fetch(name, source.recipe, target, via, progress=progress)
 
 
-def _source(name: str) -> Source:
+def check_source(name: str, argument: str = "source") -> None:
+    """Raise unless a source has that name, or it is the path of an .npz file, which may be missing."""
+    if not name.endswith(".npz"):
+        _source(name, argument)
+
+
+def _source(name: str, argument: str = "source") -> Source:
     if name not in _SOURCES:
         near = difflib.get_close_matches(name, _SOURCES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"source: got {name!r}, but it must be one of {', '.join(_SOURCES)}, "
+            f"{argument}: got {name!r}, but it must be one of {', '.join(_SOURCES)}, "
             f"or a path that ends in .npz{hint}"
         )
     return _SOURCES[name]
