@@ -50,6 +50,9 @@ def read_columns(path: Path, asked: Container[str] = ()) -> dict[str, Array]:
 
 def numbers_of(path: Path, name: str, values: Array) -> Array:
     """Turn a column into float64 numbers, True and False into 1 and 0, or say which row is none."""
+    plain = _plain_numbers(values)
+    if plain is not None:
+        return plain
     _check_complete(path, name, values)
     values = _truths(values)
     try:
@@ -71,6 +74,19 @@ def numbers_of(path: Path, name: str, values: Array) -> Array:
             "but features must be finite numbers"
         )
     return numbers
+
+
+def _plain_numbers(values: Array) -> Array | None:
+    """Return text that is finite numbers throughout, as most columns are; None where one must look closer."""
+    if values.dtype.kind != "O":
+        return None
+    try:
+        if _is_grouped("".join(values.tolist())):
+            return None
+        numbers: Array = values.astype(np.float64)
+    except (ValueError, TypeError):
+        return None
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def _truths(values: Array) -> Array:
