@@ -101,6 +101,5 @@ def errors_of_memory(owner: Array, agents: int, features: int) -> Iterator[None]
         largest = int(np.bincount(owner, minlength=agents).max())
         raise ValueError(
             f"X: got {len(owner)} rows of {features} features for {agents} agents, of whom the largest "
-            f"has {largest} rows: more than fits into memory, in which every agent takes as much as the "
-            "largest; give that one fewer rows, or let there be fewer agents"
+            f"has {largest} rows: more than fits into memory; take fewer rows, features or agents"
         ) from error

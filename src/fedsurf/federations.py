@@ -21,7 +21,7 @@ from fedsurf.network import (
     check_graph,
     make_graph,
 )
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.unpadded import UnpaddedExamples
 from fedsurf.wording import counted
 
 Array = NDArray[Any]
@@ -100,12 +100,12 @@ def names_of(ids: Array) -> list[Hashable]:
     return names
 
 
-def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> Examples:
+def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> UnpaddedExamples:
     """Give every agent its rows."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=agents).tolist()
-    xs, ys = torch.tensor(x[order]), torch.tensor(labels[order], dtype=torch.int64)
-    return Examples.pad(torch.split(xs, sizes), torch.split(ys, sizes))
+    rows, their_labels = torch.from_numpy(x[order]), torch.tensor(labels[order], dtype=torch.int64)
+    return UnpaddedExamples(rows, their_labels, sizes)
 
 
 def family(

@@ -19,7 +19,7 @@ Intervention = Callable[[Task, torch.Generator], Task]
 
 def blank_features(task: Task, generator: torch.Generator) -> Task:  # noqa: ARG001 - nothing is random
     """Replace all training features by 0. Labels, and so their frequencies, stay; so does the test."""
-    return replace(task, train=replace(task.train, x=torch.zeros_like(task.train.x)))
+    return replace(task, train=_with_features(task.train, torch.zeros_like(task.train.x)))
 
 
 def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
@@ -32,7 +32,7 @@ def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
     labels = task.train.y[real]
     dealt = torch.zeros_like(task.train.y)
     dealt[real] = labels[torch.randperm(len(labels), generator=generator)]
-    return replace(task, train=replace(task.train, y=dealt))
+    return replace(task, train=Examples(task.train.x, dealt, task.train.mask))
 
 
 def rename_labels(task: Task, generator: torch.Generator) -> Task:
@@ -49,8 +49,8 @@ def rotate_features(task: Task, generator: torch.Generator) -> Task:
     drawn = torch.randn(square, generator=generator, dtype=torch.float64)
     matrix, upper = torch.linalg.qr(drawn)
     matrix = (matrix * upper.diagonal().sign()).to(task.train.x.dtype)  # uniform over all of them
-    train = replace(task.train, x=task.train.x @ matrix)
-    return Task(train, replace(task.test, x=task.test.x @ matrix), task.classes)
+    train, test = (_with_features(part, part.x @ matrix) for part in (task.train, task.test))
+    return Task(train, test, task.classes)
 
 
 def chance(task: Task) -> float:
@@ -71,4 +71,8 @@ def _real(part: Examples) -> Tensor:
 
 
 def _renamed(part: Examples, names: Tensor) -> Examples:
-    return replace(part, y=names[part.y].masked_fill(~_real(part), 0))
+    return Examples(part.x, names[part.y].masked_fill(~_real(part), 0), part.mask)
+
+
+def _with_features(part: Examples, x: Tensor) -> Examples:
+    return Examples(x, part.y, part.mask)

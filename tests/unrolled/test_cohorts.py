@@ -18,7 +18,9 @@ from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks import cohorts
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
+from fedsurf.tasks.unpadded import UnpaddedExamples
 from fedsurf.unrolled import Transferable
+from fedsurf.unrolled.feature_range import FeatureRangeError
 from fedsurf.unrolled.local_fit import Outlook
 
 AGENTS, CLASSES = 6, 3
@@ -206,3 +208,29 @@ def test_the_classifier_does_the_same_in_cohorts(request, graph):
     np.testing.assert_allclose(found.units_, units)
     for name, seen in wanted[1].items():
         np.testing.assert_allclose(found.trajectory_[name], seen, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("graph", ["ring", "star"])
+@pytest.mark.parametrize(
+    "options", [{"standardize": True}, {"standardize": False}, {"batch_size": 3}]
+)
+def test_nobody_is_padded_to_the_largest_of_all(many, monkeypatch, graph, options):
+    def padded(_):
+        raise AssertionError("padded to the largest agent")
+
+    def trimmed(examples, agents):
+        found = plain(examples, agents)
+        sizes.append(found.y.numel())
+        return found
+
+    plain, sizes = UnpaddedExamples.trimmed, []
+    monkeypatch.setattr(UnpaddedExamples, "trimmed", trimmed)
+    monkeypatch.setattr(UnpaddedExamples, "_padded", property(padded))
+    pool = unequal(7).train.pooled()
+    x, y, owner = pool.x[0].numpy(), pool.y[0].numpy(), np.repeat(np.arange(AGENTS), SIZES)
+    model = FederatedClassifier(graph=graph, rounds=8, **options).fit(x, y, agents=owner)
+    assert model.score(x, y) > 0.6
+    assert alone_accuracy(x, y, owner, x, y) > 0.4
+    assert max(sizes) <= sum(SIZES) < AGENTS * max(SIZES)
+    with pytest.raises(FeatureRangeError, match=r"^X: got features as large as"):
+        model.fit(1e200 * x, y, agents=owner)

@@ -38,8 +38,7 @@ def parts_of(examples: Examples, members: tuple[Tensor, ...]) -> list[Examples]:
     """Give every cohort its examples, padded to its own largest agent."""
     if len(members) == 1:
         return [examples]
-    extents = examples.extents
-    return [examples.cropped(int(extents[agents].max())).of(agents) for agents in members]
+    return [examples.trimmed(agents) for agents in members]
 
 
 def split(values: Tensor, members: tuple[Tensor, ...]) -> list[Tensor]:

@@ -35,9 +35,19 @@ class Examples:
         return self.x.shape[0]
 
     @property
+    def shape(self) -> torch.Size:
+        """The shape of an example."""
+        return self.x.shape[2:]
+
+    @property
     def features(self) -> int:
         """The number of features of an example."""
-        return self.x.shape[2]
+        return self.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating type of the features."""
+        return self.x.dtype
 
     @property
     def counts(self) -> Tensor:
@@ -98,6 +108,10 @@ class Examples:
         """Return the first `size` examples of every agent; padding may be among them."""
         mask = None if self.mask is None else self.mask[:, :size]
         return Examples(self.x[:, :size], self.y[:, :size], mask)
+
+    def trimmed(self, agents: Tensor) -> "Examples":
+        """Return the examples of some agents, padded to the largest of them only."""
+        return self.cropped(int(self.extents[agents].max())).of(agents)
 
     def pooled(self) -> "Examples":
         """Return all real examples of all agents as the examples of one agent."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedsurf.checks import check_kind, check_whole
 from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.unpadded import UnpaddedExamples
 
 AgentWeighting = Literal["uniform", "examples"]
 """How much an agent counts in f: 1/n (the paper's), or its share of the examples."""
@@ -40,15 +41,13 @@ class Task:
                 f"test: got examples of {self.test.agents} agents, "
                 f"but train has {self.train.agents} agents"
             )
-        if self.train.x.shape[2:] != self.test.x.shape[2:]:
+        if self.train.shape != self.test.shape:
             raise ValueError(
-                f"test: got examples of shape {list(self.test.x.shape[2:])}, "
-                f"but train has examples of shape {list(self.train.x.shape[2:])}"
+                f"test: got examples of shape {list(self.test.shape)}, "
+                f"but train has examples of shape {list(self.train.shape)}"
             )
-        if self.train.x.dtype != self.test.x.dtype:
-            raise ValueError(
-                f"test.x: got {self.test.x.dtype}, but train.x is {self.train.x.dtype}"
-            )
+        if self.train.dtype != self.test.dtype:
+            raise ValueError(f"test.x: got {self.test.dtype}, but train.x is {self.train.dtype}")
 
     @property
     def agents(self) -> int:
@@ -63,9 +62,9 @@ class Task:
     def agent_weights(self, weighting: AgentWeighting = "uniform") -> Tensor:
         """How much each agent counts in f: its share of 1, `[agents]`."""
         if weighting == "uniform":
-            return torch.full((self.agents,), 1 / self.agents, dtype=self.train.x.dtype)
+            return torch.full((self.agents,), 1 / self.agents, dtype=self.train.dtype)
         if weighting == "examples":
-            counts = self.train.counts.to(self.train.x.dtype)
+            counts = self.train.counts.to(self.train.dtype)
             return counts / counts.sum()
         raise ValueError(f"weighting: got {weighting!r}, but it must be 'uniform' or 'examples'")
 
@@ -76,7 +75,9 @@ class Task:
 
 def _check(name: str, part: Examples, classes: int) -> None:
     check_kind(part, Examples, name, "Examples")
-    x, y, mask = part.x, part.y, part.mask
+    unpadded = part if isinstance(part, UnpaddedExamples) else None
+    stored = part if unpadded is None else unpadded.pooled()
+    x, y, mask = stored.x, stored.y, stored.mask
     check_kind(x, Tensor, f"{name}.x", "a torch tensor")
     check_kind(y, Tensor, f"{name}.y", "a torch tensor")
     if x.dim() < 3 or not x.is_floating_point():
@@ -97,18 +98,23 @@ def _check(name: str, part: Examples, classes: int) -> None:
     empty = (part.counts == 0).nonzero().flatten().tolist()
     if empty or part.agents == 0:
         raise ValueError(f"{name}: agents {empty[:5]} have no examples, but each agent needs one")
+
+    def place(wrong: Tensor) -> tuple[int, int]:
+        agent, example = wrong.nonzero()[0].tolist()
+        return (agent, example) if unpadded is None else unpadded.place(example)
+
     wrong = (y < 0) | (y >= classes)
     # A finite sum has finite terms only, and is found in a fraction of the time.
     if not x.sum().isfinite() and not x.isfinite().all():
         finite = x.isfinite().flatten(2).all(2)
-        agent, example = (~finite).nonzero()[0].tolist()
+        agent, example = place(~finite)
         raise ValueError(
             f"{name}.x: got a feature that is NaN or infinite (agent {agent}, example {example}), "
             "but all features must be finite"
         )
     if wrong.any():
-        agent, example = wrong.nonzero()[0].tolist()
+        agent, example = place(wrong)
         raise ValueError(
-            f"{name}.y: got label {int(y[agent, example])} (agent {agent}, example {example}), "
+            f"{name}.y: got label {int(y[wrong][0])} (agent {agent}, example {example}), "
             f"but labels must be between 0 and {classes - 1}"
         )

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from fedsurf.tasks.examples import Examples
+
 
 class FeatureRangeError(ValueError):
     """Features are out of range.
@@ -23,29 +25,31 @@ class FeatureRangeError(ValueError):
         return f"{self.argument}: {self.wrong}"
 
 
-def check_range(x: Tensor, moments: Tensor, lengths: Tensor) -> None:
+def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:
     """Raise unless features can be learned from.
 
     Parameters
     ----------
-    x : Tensor
-        The features, `[agents, examples, features]`.
+    examples : Examples
+        All agents' examples.
     moments : Tensor
         Sums of their squares and products, as agents tell them. Where some are no numbers, standardising
         is no way out: it squares the features, too, and failed at every size that was tried.
     lengths : Tensor
         The squared lengths of each agent's examples, `[agents]`.
     """
-    kind = str(x.dtype).removeprefix("torch.")
+    kind = str(examples.dtype).removeprefix("torch.")
     # A finite sum has finite terms only, and is found in a fraction of the time.
     if not moments.sum().isfinite() and not moments.isfinite().all():
+        largest = float(examples.pooled().x.abs().max())
         raise FeatureRangeError(
-            f"got features as large as {float(x.abs().max()):.2g}, whose squares are no numbers in "
+            f"got features as large as {largest:.2g}, whose squares are no numbers in "
             f"{kind}: give them in another unit"
         )
-    smallest = torch.finfo(x.dtype).tiny
+    smallest = torch.finfo(examples.dtype).tiny
     if float(lengths.max()) < smallest:  # nobody has examples with a length
-        widest = float((x.amax((0, 1)) - x.amin((0, 1))).max())
+        x = examples.pooled().x[0]
+        widest = float((x.amax(0) - x.amin(0)).max())
         if widest > 0 and widest**2 < smallest:
             raise FeatureRangeError(
                 f"got features that differ by no more than {widest:.2g}, whose squares vanish in "

@@ -48,6 +48,8 @@ class TransferState(State):
     spreads : Tensor
         What each agent over a graph, or a server, heard of the features' means and spreads
         (`calibration`), `[agents or 1, 1 + 3 · features]`; without columns where nobody standardises.
+    own_spreads : Tensor
+        What each agent tells a server of its own features, `[agents, 1 + 2 · features]`; likewise.
     told : Tensor
         Which agents know the units that a server has found, bool `[agents]`.
     """
@@ -68,4 +70,5 @@ class TransferState(State):
     reports: int
     rounds: int
     spreads: Tensor
+    own_spreads: Tensor
     told: Tensor

@@ -148,16 +148,17 @@ class TransferableAlgorithm:
                 "optimizer mixes averages: use 'metropolis'"
             )
         members = divided(task.train)
-        spreads = task.train.x.new_empty(len(task.train.x), 0)
+        spreads = torch.empty(task.agents, 0, dtype=task.train.dtype)
         if self.standardising:
             parts = [own_spreads(part) for part in parts_of(task.train, members)]
             spreads = join(parts, members)
         cohorts = self._cohorts(task, members, spreads)
-        known = self._directions(network, task.train.x.dtype)
+        known = self._directions(network, task.train.dtype)
         sketch = cohorts.sketch(known)
         own, own_moments = cohorts.contribution(known, sketch, centred=True)
-        check_range(task.train.x, own_moments, own[:, 1 - SUMS])
+        check_range(task.train, own_moments, own[:, 1 - SUMS])
         zero = own.new_zeros(network.nodes, self.model.parameters)
+        told_spreads = without_squared_means(spreads)
         sums, moments = own, own_moments
         if network.server:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in (own, own_moments))
@@ -188,6 +189,7 @@ class TransferableAlgorithm:
             reports=0,
             rounds=0,
             spreads=spreads,
+            own_spreads=told_spreads,
             told=torch.zeros(network.agents, dtype=torch.bool),
         )
 
@@ -395,9 +397,8 @@ class TransferableAlgorithm:
         self, state: TransferState, task: Task, called: Tensor, network: Network
     ) -> TransferState:
         """Have the called agents tell a server of the spreads of their features: then all need new units."""
-        theirs = task.train.of(called)
-        own = without_squared_means(own_spreads(theirs.cropped(int(theirs.extents.max()))))
-        spreads = pooled_spreads(state.spreads[0], network.upload(own, called))[None]
+        own = network.upload(state.own_spreads[called], called)
+        spreads = pooled_spreads(state.spreads[0], own)[None]
         cohorts = self._cohorts(task, state.cohorts.members, spreads)
         known = self._directions(network, state.head.dtype)
         return replace(
@@ -417,7 +418,7 @@ class TransferableAlgorithm:
         return Cohorts.of(task.train, task.classes, members, centre, unit)
 
     def _standards(self, task: Task, spreads: Tensor) -> Standards:
-        return Standards.of(spreads, task.train.x.dtype, every=self.scaling == "features")
+        return Standards.of(spreads, task.train.dtype, every=self.scaling == "features")
 
     def _hear(self, sums: Tensor, progress: Tensor, vary: Tensor, network: Network) -> Heard:
         return hear(sums, progress, vary, features=self.model.features, agents=network.agents)
