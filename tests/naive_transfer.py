@@ -76,17 +76,30 @@ def spreads(raw):
     return [float(m), *(m * one for one in means), *squares, *(m * one**2 for one in means)]
 
 
-def standards(found, features):
-    """The mean and the standard deviation of each feature; 1 where it is constant."""
+def standards(found, features, agents=1):
+    """The mean and the standard deviation of each feature; 1 where it is constant.
+
+    Small deviations of a few rows, those of so many agents on average, are not believed, or not quite.
+    """
     rows = [found[1 + k * features : 1 + (k + 1) * features] for k in range(3)]
-    means, units = [], []
+    means, deviations, units = [], [], []
     for total, squares, squared_means in zip(*rows, strict=True):
         mean = total / found[0]
         between = squared_means / found[0] - mean**2
         rounding = 16 * torch.finfo(torch.float64).eps * mean**2
         variance = squares / found[0] + (between if between > rounding else 0.0)
         means.append(mean)
-        units.append(math.sqrt(variance) if variance > 0 else 1.0)
+        deviations.append(math.sqrt(variance) if variance > 0 else 0.0)
+    trust = clamp((agents * found[0] - 2) / 3, 0.0, 1.0)
+    known = sorted(one for one in deviations if one > 0)
+    for one in deviations:
+        unit = 1.0
+        if one > 0:
+            middle = known[round((len(known) - 1) / 2)]
+            unit = max(one, middle) if trust == 0 else one
+            if trust > 0 and one < middle:
+                unit = middle * (one / middle) ** trust
+        units.append(unit)
     return [torch.tensor(values, dtype=torch.float64) for values in (means, units)]
 
 
@@ -407,7 +420,8 @@ class Federation:
             for i in every:
                 centres[i] = self.centre(sums[i], moment[i])
                 if self.scaled:
-                    centres[i], self.units[i] = standards(told[i], self.features)
+                    agents = min(self.agents, 1 + (r + 1) * (hearing[i] - 1))
+                    centres[i], self.units[i] = standards(told[i], self.features, agents)
                 again = self.contribution(i, centres[i], centred=False)
                 sums[i] = plus((1, sums[i]), (1, again[0]), (-1, own[i][0]))
                 moment[i] = plus((1, moment[i]), (1, again[1]), (-1, own[i][1]))

@@ -773,6 +773,20 @@ def test_more_rounds_than_it_learned_with_are_warned_of(iris):
         FederatedClassifier(rounds=40).fit(x, y)
 
 
+@pytest.mark.parametrize("standardize", ["auto", True])
+def test_agents_of_two_rows_blow_no_feature_up(standardize):
+    """By chance some feature of theirs hardly varies, which says nothing of its unit."""
+    random = np.random.default_rng(5)
+    x = random.normal(size=(3000, 10))
+    y = (x @ random.normal(size=(10, 3)) + 3 * random.normal(size=(3000, 3))).argmax(1)
+    agents = np.zeros(3000, dtype=int)
+    agents[:100] = np.repeat(np.arange(1, 51), 2)
+    for seed in (0, 2):
+        model = FederatedClassifier(random_state=seed, standardize=standardize)
+        assert model.fit(x, y, agents=agents).score(x, y) > 0.69
+        assert model.trajectory_["loss"][-1] < 0.72
+
+
 @pytest.mark.parametrize(
     ("label", "error", "kind"),
     [

@@ -17,6 +17,7 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.calibration import (
+    ENOUGH,
     Standards,
     own_spreads,
     pooled_spreads,
@@ -41,7 +42,7 @@ def standards(part, network, *, every=True):
     if not network.server:
         for _ in range(2):
             spreads = network.mix(spreads)
-        return Standards.of(spreads, dtype, every=every)
+        return Standards.of(spreads, dtype, every=every, agents=network.agents)
     total = torch.zeros(spreads.shape[1], dtype=torch.float64)
     for _ in range(2):
         called = network.call()
@@ -157,7 +158,8 @@ def test_origin_and_units_of_the_features_do_not_matter(optimizer, server):
     network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
     if server:
         network = StarNetwork(AGENTS, 2, drawn.seeded(0))
-    task = drawn.task(9, AGENTS, masked=True)
+    task = drawn.task(9, AGENTS, train=40, masked=True)
+    assert task.train.counts.min() >= ENOUGH  # of fewer rows, spreads are not quite believed
     unit = torch.tensor([1e-4, 1.0, 1e5], dtype=torch.float64)
     other = moved(task, torch.tensor([10.0, -7.0, 1e6], dtype=torch.float64), unit)
     algorithm = optimizer.on(HEAD, rounds=8, scaling="features")
@@ -230,7 +232,7 @@ def test_a_feature_that_is_constant_around_an_agent_is_zero_there():
     assert seen[0].abs().max() < 8
 
 
-def eased(deviations):
+def eased(deviations, trust=1.0):
     """The units of features that are left as they are where they are alike, by plain loops."""
     logs = sorted(math.log(one) for one in deviations if one > 0)
     if not logs:
@@ -246,6 +248,7 @@ def eased(deviations):
     for one in deviations:
         own = math.log(one) - middle if one > 0 else 0.0
         power = max(unlike(at(0.9) - at(0.1)), unlike(abs(own)))
+        power *= trust if own < 0 else 1.0
         units.append(math.exp(middle + power * own))
     return units
 
@@ -273,6 +276,24 @@ def test_units_of_what_is_alike_are_those_of_plain_loops(deviations):
         found = units(deviations, server=server)
         expected = torch.tensor(eased(deviations), dtype=torch.float64)
         torch.testing.assert_close(found, expected.expand(AGENTS, -1))
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "agents", "trust"),
+    [(1, 1, 0), (2, 1, 0), (3, 1, 1 / 3), (1, 4, 2 / 3), (2, 2, 2 / 3), (5, 1, 1), (2, 9, 1)],
+)
+def test_small_spreads_of_few_rows_are_not_believed(rows, agents, trust, every):
+    deviations = torch.tensor([1e-4, 0.1, 1.0, 30.0, 0.0, 1e4], dtype=torch.float64)
+    zero = torch.zeros(6, dtype=torch.float64)
+    spreads = torch.cat([torch.ones(1, dtype=torch.float64), zero, deviations**2, zero])
+    heard = torch.tensor([[agents]])
+    found = Standards.of(rows * spreads[None], torch.float64, every=every, agents=heard).unit[0]
+    expected = eased(deviations.tolist(), trust)
+    if every:
+        expected = [max(one, one**trust) or 1.0 for one in deviations.tolist()]  # the median is 1
+        expected[4] = 1.0
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,10 @@ much they matter, and standardising takes that away. So agents may be asked to l
 with s the median spread, the unit of a feature of spread d is s (d/s)^γ, where γ is 0 while the
 spreads of most features are within a factor of ten, and 1 where they are a hundred apart; a single
 feature that is so far from the median has a γ of its own.
+
+In two rows, some feature's spread may by chance be a hundredth of what it is, and the feature would be
+blown up. Until an agent has heard of a few rows, features with a spread below s have the unit s, or one
+between s and their own.
 """
 
 import math
@@ -32,6 +36,8 @@ ROUNDING = 16
 """Differences of up to so many units in the last place are taken for rounding."""
 ALIKE, UNLIKE = 10.0, 100.0
 """Spreads that differ by a factor below the first are of one unit; by one above the second, of several."""
+FEW, ENOUGH = 2, 5
+"""Small spreads of so few rows are not believed at all, those of so many are."""
 MOST = (0.1, 0.9)
 """The spreads of most features are those between these shares of all, in their order."""
 
@@ -53,7 +59,9 @@ class Standards:
     unit: Tensor
 
     @staticmethod
-    def of(spreads: Tensor, dtype: torch.dtype, *, every: bool) -> "Standards":
+    def of(
+        spreads: Tensor, dtype: torch.dtype, *, every: bool, agents: Tensor | int = 1
+    ) -> "Standards":
         """Read sums.
 
         Parameters
@@ -65,6 +73,8 @@ class Standards:
         every : bool
             Whether every feature is standardised, or only where they differ so much that they have
             different units.
+        agents : Tensor or int
+            Of how many agents each one's are the average, about, `[agents, 1]`.
         """
         centre, within, squared_means = (spreads[:, 1:] / spreads[:, :1]).chunk(3, 1)
         eps = torch.finfo(dtype).eps
@@ -74,7 +84,11 @@ class Standards:
         if spreads.dtype == dtype:
             noise = ROUNDING * eps * centre.square()
         deviation = _deviation(within, squared_means - centre.square(), noise)
-        unit = torch.where(deviation > 0, deviation, 1.0) if every else _eased(deviation)
+        trust = ((agents * spreads[:, :1] - FEW) / (ENOUGH - FEW)).clamp(0, 1)
+        unit = _eased(deviation, trust, every=every)
+        if every:
+            own = torch.where(deviation > 0, deviation, 1.0)
+            unit = torch.where((trust < 1) & (deviation > 0), unit, own)
         return Standards(centre.to(dtype), unit.to(dtype))
 
 
@@ -111,10 +125,11 @@ def _deviation(within: Tensor, between: Tensor, noise: Tensor) -> Tensor:
     return (within + torch.where(between > noise, between, 0.0)).clamp(min=0).sqrt()
 
 
-def _eased(deviation: Tensor) -> Tensor:
+def _eased(deviation: Tensor, trust: Tensor, *, every: bool) -> Tensor:
     """Return units that leave the features as they are, up to a factor, where their deviations are alike.
 
-    Constant features have the unit of most. `deviation` is `[agents, features]`.
+    Constant features have the unit of most. `deviation` is `[agents, features]`; `trust`, `[agents, 1]`,
+    says how much small ones are believed. With `every`, no deviations are taken to be alike.
     """
     varies = deviation > 0
     logs = torch.where(varies, deviation, 1.0).log()
@@ -127,8 +142,10 @@ def _eased(deviation: Tensor) -> Tensor:
 
     middle = at(0.5)
     own = torch.where(varies, logs - middle, 0.0)
-    power = torch.maximum(_unlike(at(MOST[1]) - at(MOST[0])), _unlike(own.abs()))
-    return (middle + power * own).exp()
+    power = torch.ones_like(own)
+    if not every:
+        power = torch.maximum(_unlike(at(MOST[1]) - at(MOST[0])), _unlike(own.abs()))
+    return (middle + power * torch.where(own < 0, trust * own, own)).exp()
 
 
 def _unlike(apart: Tensor) -> Tensor:

@@ -297,7 +297,8 @@ class TransferableAlgorithm:
         """
         known, sketch = self._directions(network, state.head.dtype), state.sketch
         if self.standardising:
-            cohorts = self._cohorts(task, state.cohorts.members, spreads)
+            heard = (1 + state.rounds * network.neighbours[:, None]).clamp(max=network.agents)
+            cohorts = self._cohorts(task, state.cohorts.members, spreads, heard)
             sketch = cohorts.sketch(known)
         else:
             cohorts = state.cohorts.about(centre(moments, state.sums, self.model.features))
@@ -409,16 +410,19 @@ class TransferableAlgorithm:
             cohorts=cohorts,
         )
 
-    def _cohorts(self, task: Task, members: tuple[Tensor, ...], spreads: Tensor) -> Cohorts:
-        """Look at the agents' examples, in the units that spreads say, if any."""
+    def _cohorts(
+        self, task: Task, members: tuple[Tensor, ...], spreads: Tensor, heard: Tensor | int = 1
+    ) -> Cohorts:
+        """Look at the agents' examples, in the units that spreads, of so many agents, say, if any."""
         if not self.standardising:
             return Cohorts.of(task.train, task.classes, members)
-        found, agents = self._standards(task, spreads), task.train.agents
+        found, agents = self._standards(task, spreads, heard), task.train.agents
         centre, unit = (one.expand(agents, -1) for one in (found.centre, found.unit))
         return Cohorts.of(task.train, task.classes, members, centre, unit)
 
-    def _standards(self, task: Task, spreads: Tensor) -> Standards:
-        return Standards.of(spreads, task.train.dtype, every=self.scaling == "features")
+    def _standards(self, task: Task, spreads: Tensor, heard: Tensor | int = 1) -> Standards:
+        every = self.scaling == "features"
+        return Standards.of(spreads, task.train.dtype, every=every, agents=heard)
 
     def _hear(self, sums: Tensor, progress: Tensor, vary: Tensor, network: Network) -> Heard:
         return hear(sums, progress, vary, features=self.model.features, agents=network.agents)
