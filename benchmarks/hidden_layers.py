@@ -18,13 +18,13 @@ from torch import Tensor, nn
 import fedsurf
 from fedsurf.algorithms import Algorithm, Centralised
 from fedsurf.algorithms.common_start import CommonStart
-from fedsurf.evaluation import Trajectories, run_all
-from fedsurf.methods import Method, Settings, method_named
+from fedsurf.common.statistics import standard_error
+from fedsurf.evaluation.methods import Method, Settings, method_named
+from fedsurf.evaluation.run import Trajectories, run_all
+from fedsurf.evaluation.tuning import with_batches_that_fit
 from fedsurf.models import ModuleModel
 from fedsurf.network import Network
-from fedsurf.statistics import standard_error
 from fedsurf.tasks.task import Task
-from fedsurf.tuning import with_batches_that_fit
 
 STRENGTHS = (1e-3, 3e-3, 1e-2)
 """Penalties of centralised training, among which validation chooses."""

@@ -29,24 +29,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsurf import STUDIES, MetaTraining, Model, Study, generator
-from fedsurf.configuration import to_dict
-from fedsurf.evaluation import run_all
-from fedsurf.files import check_file, check_folder, read_json, write_json
+from fedsurf import STUDIES, Model, Study, generator
+from fedsurf.common.configuration import to_dict
+from fedsurf.common.files import check_file, check_folder, read_json, write_json
+from fedsurf.common.plain import json_text
+from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.run import run_all
+from fedsurf.evaluation.study import LAYER_VERSION
 from fedsurf.network import Network
-from fedsurf.plain import json_text
-from fedsurf.pretraining.problems import WideProblems
-from fedsurf.pretraining.recipe import PretrainConfig
-from fedsurf.statistics import finite, standard_error
-from fedsurf.study import LAYER_VERSION
+from fedsurf.pretrained.recipes.problems import WideProblems
+from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.surf import MetaTraining
 from fedsurf.tasks.task import Task
-from fedsurf.threads import limit_threads
-from fedsurf.unrolled.controller import LENGTHS, MIXING, Controller
-from fedsurf.unrolled.local_work import LocalWork
-from fedsurf.unrolled.moments import curvature
-from fedsurf.unrolled.transfer_state import TransferState
-from fedsurf.unrolled.transferable import Transferable, TransferableConfig
-from fedsurf.unrolled.transferable_algorithm import LOCAL_STEPS, TransferableAlgorithm
+from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller
+from fedsurf.unrolled.transferable.local_work import LocalWork
+from fedsurf.unrolled.transferable.moments import curvature
+from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableConfig
+from fedsurf.unrolled.transferable.transfer_state import TransferState
+from fedsurf.unrolled.transferable.transferable_algorithm import LOCAL_STEPS, TransferableAlgorithm
 
 WHOLE = "whole"
 ROUNDS = (20, 10)

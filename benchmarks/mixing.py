@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import torch
 
-from fedsurf import GraphConfig, Network, generator
-from fedsurf.network import make_graph
+from fedsurf import Network, generator
+from fedsurf.network import GraphConfig, make_graph
 
 
 def seconds(work: Callable[[], object], repeats: int = 20) -> float:

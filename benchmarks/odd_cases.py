@@ -1,6 +1,6 @@
 """The pretrained optimizer on federations at the edge of what it must cope with, beside DFedAvgM.
 
-Every case of `fedsurf.odd_cases` is drawn several times. On each draw the pretrained optimizer
+Every case of `odd_federations` is drawn several times. On each draw the pretrained optimizer
 (SURF-T) runs for so many rounds, tuned DFedAvgM for as many and for ten times as many, and
 centralised training to optimality; all start at zero. DFedAvgM is tuned for each case and each number
 of rounds, with the same number of trials on one more draw, which is not among those of the table;
@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from odd_federations import ODD_CASES
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
@@ -33,18 +34,17 @@ import fedsurf
 from fedsurf import SoftmaxHead, Start, generator
 from fedsurf.algorithms.algorithm import Algorithm
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.console import print_json
-from fedsurf.evaluation import Trajectories, run
-from fedsurf.methods import method_named
+from fedsurf.cli.console import print_json
+from fedsurf.common.statistics import finite, standard_error, within_error
+from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.methods import method_named
+from fedsurf.evaluation.run import Trajectories, run
+from fedsurf.evaluation.tuning import TuneConfig, tune, with_batches_that_fit
 from fedsurf.network import Network
-from fedsurf.odd_cases import ODD_CASES
 from fedsurf.pretrained import digest
-from fedsurf.statistics import finite, standard_error, within_error
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.threads import limit_threads
-from fedsurf.tuning import TuneConfig, tune, with_batches_that_fit
-from fedsurf.unrolled.transferable_algorithm import Scaling
+from fedsurf.unrolled.transferable.transferable_algorithm import Scaling
 
 LONGER = 10
 """How many times the rounds of SURF-T the longer runs of DFedAvgM take."""

@@ -20,20 +20,10 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from fedsurf import (
-    UDGD,
-    FixedProblems,
-    MetaTasks,
-    MetaTraining,
-    NetworkConfig,
-    SoftmaxHead,
-    SurfConfig,
-    TaskConfig,
-    TaskDistribution,
-    UDGDConfig,
-    generator,
-    make_network,
-)
+from fedsurf import UDGD, NetworkConfig, SoftmaxHead, TaskConfig, generator, make_network
+from fedsurf.surf import FixedProblems, MetaTraining, SurfConfig
+from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
+from fedsurf.unrolled import UDGDConfig
 
 
 def matrix_shape(options: argparse.Namespace) -> tuple[int, int]:

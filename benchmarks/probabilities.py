@@ -31,8 +31,8 @@ from sklearn.preprocessing import StandardScaler
 
 import fedsurf
 from fedsurf import FederatedClassifier
-from fedsurf.surf.calibrated_losses import best_factor
-from fedsurf.threads import limit_threads
+from fedsurf.common.threads import limit_threads
+from fedsurf.surf.losses import best_factor
 
 AGENTS = 10
 Rows = tuple[np.ndarray, np.ndarray]

@@ -22,10 +22,10 @@ from torch import Tensor
 
 import fedsurf
 from fedsurf import SoftmaxHead, generator
-from fedsurf.federations import named_network
+from fedsurf.common.threads import limit_threads
+from fedsurf.estimator.federations import named_network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.threads import limit_threads
 
 AGENTS, ROUNDS, ROWS, FEATURES, TEST_SHARE = 20, 20, 4000, 20, 0.4
 RARE = (0.5, 0.1, 0.03, 0.01)

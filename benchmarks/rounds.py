@@ -16,17 +16,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedsurf import (
-    GraphConfig,
-    NetworkConfig,
-    SoftmaxHead,
-    Start,
-    TaskConfig,
-    TaskDistribution,
-    generator,
-    make_network,
-)
-from fedsurf.methods import METHODS
+from fedsurf import NetworkConfig, SoftmaxHead, Start, TaskConfig, generator, make_network
+from fedsurf.evaluation.methods import METHODS
+from fedsurf.network import GraphConfig
+from fedsurf.tasks.distribution import TaskDistribution
 from fedsurf.tasks.examples import Examples
 
 

@@ -18,10 +18,11 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.neighbors import NearestCentroid
 from torch import Tensor
 
-from fedsurf import STUDIES, Study, TaskDistribution, generator
-from fedsurf.statistics import standard_error
+from fedsurf import STUDIES, Study, generator
+from fedsurf.common.statistics import standard_error
+from fedsurf.common.threads import limit_threads
+from fedsurf.tasks.distribution import TaskDistribution
 from fedsurf.tasks.task import Task
-from fedsurf.threads import limit_threads
 
 METHODS = {"ridge regression": RidgeClassifier, "class means": NearestCentroid}
 

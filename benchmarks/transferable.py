@@ -31,23 +31,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsurf import (
     UDGD,
-    FixedProblems,
-    MetaTasks,
-    MetaTraining,
     NetworkConfig,
     SoftmaxHead,
-    SurfConfig,
     TaskConfig,
-    TaskDistribution,
     Transferable,
-    TransferableConfig,
-    UDGDConfig,
     generator,
     make_network,
 )
+from fedsurf.common.threads import limit_threads
 from fedsurf.network import Network
-from fedsurf.pretraining.recipe import PretrainConfig
-from fedsurf.threads import limit_threads
+from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.surf import FixedProblems, MetaTraining, SurfConfig
+from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
+from fedsurf.unrolled import TransferableConfig, UDGDConfig
 
 ALGEBRA = {"mm", "bmm", "addmm", "baddbmm", "baddbmm_", "_linalg_eigh", "mv", "dot", "_sparse_mm"}
 """What counts as linear algebra, as torch calls it."""

@@ -3,7 +3,7 @@
 Where most links of a graph lead from one side to the other, the smallest eigenvalue of S is close to -1, and
 learned memory makes every swing larger than the one before. There agents are lazy: they keep some of what
 they sent (`fedsurf.unrolled.laziness`). The table has the pooled accuracy in percent after 10, 20 and 40
-rounds, mean ± standard error over draws of Gaussian classes (`fedsurf.odd_cases`), with agents that hold all
+rounds, mean ± standard error over draws of Gaussian classes (`odd_federations`), with agents that hold all
 classes and with agents that hold one each: as it is, and if agents never were lazy.
 
     python benchmarks/two_sides.py [--draws 5]
@@ -13,15 +13,15 @@ import argparse
 
 import networkx as nx
 import torch
+from odd_federations import OddCase
 
 import fedsurf
 from fedsurf import SoftmaxHead, generator
-from fedsurf.evaluation import run
+from fedsurf.common.statistics import standard_error
+from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.run import run
 from fedsurf.network import Network
-from fedsurf.odd_cases import OddCase
-from fedsurf.statistics import standard_error
-from fedsurf.threads import limit_threads
-from fedsurf.unrolled import laziness
+from fedsurf.unrolled.transferable import laziness
 
 GRAPHS = {
     "3-regular, 32 agents": nx.random_regular_graph(3, 32, seed=0),

@@ -24,12 +24,12 @@ from sklearn.preprocessing import StandardScaler
 
 import fedsurf
 from fedsurf import SoftmaxHead, generator
-from fedsurf.evaluation import run
-from fedsurf.federations import named_network
-from fedsurf.statistics import standard_error
+from fedsurf.common.statistics import standard_error
+from fedsurf.common.threads import limit_threads
+from fedsurf.estimator.federations import named_network
+from fedsurf.evaluation.run import run
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.threads import limit_threads
 
 ROUNDS = 20
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]

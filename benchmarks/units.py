@@ -21,14 +21,14 @@ from torch import Tensor
 
 import fedsurf
 from fedsurf import STUDIES, SoftmaxHead, Study, generator
-from fedsurf.evaluation import run_all
-from fedsurf.federations import named_network
+from fedsurf.common.statistics import standard_error
+from fedsurf.common.threads import limit_threads
+from fedsurf.estimator.federations import named_network
+from fedsurf.evaluation.run import run_all
 from fedsurf.network import Network
-from fedsurf.statistics import standard_error
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.threads import limit_threads
-from fedsurf.unrolled.transferable_algorithm import Scaling
+from fedsurf.unrolled.transferable.transferable_algorithm import Scaling
 
 WAYS: dict[str, Scaling] = {"False": "whole", "True": "features", '"auto"': "auto"}
 TABLES: dict[str, Callable[..., object]] = {

@@ -13,15 +13,19 @@ import torch
 from torch import Tensor
 
 import fedsurf
+from fedsurf.algorithms import DGD, State
 from fedsurf.algorithms.algorithm import check_fits, node_gradient
 from fedsurf.algorithms.checks import own_state
+from fedsurf.evaluation.run import run_all
+from fedsurf.tasks.distribution import meta_tasks
+from fedsurf.tasks.features import FeatureConfig, load_features
 
 AGENTS, ROUNDS = 12, 30
 STEP_SIZES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MomentumState(fedsurf.State):
+class MomentumState(State):
     """The weights, and a velocity for each of them, `[nodes, parameters]`."""
 
     velocity: Tensor
@@ -51,7 +55,7 @@ class MomentumDGD:
 
     def step(
         self,
-        state: fedsurf.State,
+        state: State,
         task: fedsurf.Task,
         network: fedsurf.Network,
         generator: torch.Generator,
@@ -67,21 +71,19 @@ class MomentumDGD:
 
 def main() -> None:
     """Tune both methods on validation tasks, then run them on test tasks."""
-    features = fedsurf.load_features(
-        fedsurf.FeatureConfig(source="digits", backbone="pca", components=16)
-    )
+    features = load_features(FeatureConfig(source="digits", backbone="pca", components=16))
     config = fedsurf.TaskConfig(agents=AGENTS, train_examples=20, test_examples=5)
-    tasks = fedsurf.meta_tasks(features, config)
+    tasks = meta_tasks(features, config)
     tuning = [tasks.validation.draw(fedsurf.generator(0, "tuning", task)) for task in range(2)]
     test = [tasks.test.draw(fedsurf.generator(0, "test", task)) for task in range(5)]
     network = fedsurf.make_network(fedsurf.NetworkConfig(), AGENTS, fedsurf.generator(0, "graph"))
     model = fedsurf.SoftmaxHead(tasks.train.features, tasks.train.classes)
 
     def runs(method: fedsurf.Algorithm, on: list[fedsurf.Task]) -> fedsurf.Trajectories:
-        return fedsurf.run_all(method, on, network, ROUNDS)
+        return run_all(method, on, network, ROUNDS)
 
     methods: list[Callable[[float], fedsurf.Algorithm]] = [
-        lambda step_size: fedsurf.DGD(model, step_size, batch_size=10),
+        lambda step_size: DGD(model, step_size, batch_size=10),
         lambda step_size: MomentumDGD(model, step_size),
     ]
     print(f"pooled accuracy after {ROUNDS} rounds on {len(test)} test tasks")

@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 import fedsurf
-from fedsurf import plots, tables
+from fedsurf.cli import tables
+from fedsurf.evaluation import plots
 
 
 def main(folder: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 
-from fedsurf.experiment import Experiment, ExperimentConfig
+from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
 from fedsurf.tasks.distribution import TaskConfig

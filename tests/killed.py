@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiments import CONFIG, features
 
-from fedsurf.experiment import Experiment
+from fedsurf.evaluation.experiment import Experiment
 
 SHORT = replace(CONFIG, surf=replace(CONFIG.surf, steps=4, validate_every=2))
 

@@ -15,7 +15,8 @@ import torch
 from drawn import task as draw_task
 
 import fedsurf
-from fedsurf import cli
+from fedsurf.cli import main as cli
+from fedsurf.evaluation.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -90,10 +91,10 @@ def elsewhere(tmp_path, monkeypatch):
     """A current folder, a home of fedsurf and a catalogue of methods that leave no trace."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDSURF_HOME", str(tmp_path / "home"))
-    methods = dict(fedsurf.METHODS)
+    methods = dict(METHODS)
     yield tmp_path
-    fedsurf.METHODS.clear()
-    fedsurf.METHODS.update(methods)
+    METHODS.clear()
+    METHODS.update(methods)
 
 
 class ParsedError(BaseException):
@@ -108,18 +109,18 @@ def only_parsing(monkeypatch):
         raise ParsedError
 
     for command in ("train", "demo", "ablation"):
-        monkeypatch.setattr(f"fedsurf.commands.{command}.run_training", stop)
-    monkeypatch.setattr("fedsurf.commands.evaluate.show_evaluation", stop)
-    monkeypatch.setattr("fedsurf.commands.tune.Study", stop)
-    monkeypatch.setattr("fedsurf.commands.compare.Study", stop)
-    monkeypatch.setattr("fedsurf.commands.audit.find", stop)
-    monkeypatch.setattr("fedsurf.commands.certify.find", stop)
-    monkeypatch.setattr("fedsurf.commands.reproduce.size_named", stop)
-    monkeypatch.setattr("fedsurf.commands.reproduce.write_report", stop)
-    monkeypatch.setattr("fedsurf.commands.fit.read_labelled", stop)
-    monkeypatch.setattr("fedsurf.commands.fit.Head.read", stop)
-    monkeypatch.setattr("fedsurf.commands.pretrain.run_pretraining", stop)
-    monkeypatch.setattr("fedsurf.commands.pretrain_modules.run_pretraining", stop)
+        monkeypatch.setattr(f"fedsurf.cli.{command}.run_training", stop)
+    monkeypatch.setattr("fedsurf.cli.evaluate.show_evaluation", stop)
+    monkeypatch.setattr("fedsurf.cli.tune.Study", stop)
+    monkeypatch.setattr("fedsurf.cli.compare.Study", stop)
+    monkeypatch.setattr("fedsurf.cli.audit.find", stop)
+    monkeypatch.setattr("fedsurf.cli.certify.find", stop)
+    monkeypatch.setattr("fedsurf.cli.reproduce.size_named", stop)
+    monkeypatch.setattr("fedsurf.cli.reproduce.write_report", stop)
+    monkeypatch.setattr("fedsurf.cli.fit.read_labelled", stop)
+    monkeypatch.setattr("fedsurf.cli.fit.Head.read", stop)
+    monkeypatch.setattr("fedsurf.cli.pretrain.run_pretraining", stop)
+    monkeypatch.setattr("fedsurf.cli.pretrain_modules.run_pretraining", stop)
     monkeypatch.setattr(cli.sources, "catalogue", stop)
     monkeypatch.setattr(cli.sources, "get", stop)
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from decentralised import lopsided_graph
 
+from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.pretraining.problems import WideConfig, WideProblems
-from fedsurf.randomness import generator
+from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.controller import CLASS_INPUTS, CONTEXT, KNOBS, SCHEDULE
-from fedsurf.unrolled.local_fit import LocalFit
-from fedsurf.unrolled.signals import SIGNALS
+from fedsurf.unrolled.transferable.controller import CLASS_INPUTS, CONTEXT, KNOBS, SCHEDULE
+from fedsurf.unrolled.transferable.local_fit import LocalFit
+from fedsurf.unrolled.transferable.summaries import SIGNALS
 
 AGENTS, FEATURES, CLASSES, ROUNDS = 6, 5, 3, 6
 

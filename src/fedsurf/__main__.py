@@ -15,7 +15,7 @@ def main() -> None:
 
             sys.stdout.write(f"fedsurf {__version__}\n")
             sys.exit(0)
-        from fedsurf import cli
+        from fedsurf.cli import main as cli
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice wants none, too
         sys.stderr.write("interrupted\n")

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedsurf.checks import check_kind, check_whole
+from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.tasks.examples import Examples
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.algorithms import DGD, DSGD, DFedAvgM, Start
-from fedsurf.evaluation import run
+from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import (
     GraphConfig,

@@ -17,14 +17,7 @@ from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.class_means import ClassMeans
 from fedsurf.algorithms.gossip import averaging_step, begin_averaging, second_eigenvalue
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import (
-    FaultConfig,
-    GraphConfig,
-    Network,
-    StarNetwork,
-    make_graph,
-    with_faults,
-)
+from fedsurf.network import FaultConfig, GraphConfig, Network, StarNetwork, make_graph, with_faults
 
 
 def estimates(values, _weights):

@@ -19,7 +19,7 @@ from fedsurf.algorithms.feddyn import FedDyn
 from fedsurf.algorithms.fedprox import FedProx
 from fedsurf.algorithms.moon import MOON
 from fedsurf.algorithms.scaffold import SCAFFOLD
-from fedsurf.evaluation import run
+from fedsurf.evaluation.run import run
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples

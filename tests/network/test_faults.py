@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from naive_faults import links_of, naive_round
 
 from fedsurf.algorithms import DFedAvgM, Start
-from fedsurf.configuration import differences, from_dict, to_dict
-from fedsurf.evaluation import run
-from fedsurf.experiment import ExperimentConfig
-from fedsurf.methods import METHODS
+from fedsurf.common.configuration import differences, from_dict, to_dict
+from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.methods import METHODS
+from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import (
     FaultConfig,

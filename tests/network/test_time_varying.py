@@ -16,8 +16,8 @@ from naive_faults import naive_round
 
 from fedsurf import load
 from fedsurf.algorithms import DGD, EXTRA, DFedAvgM, ExactDiffusion, GradientTracking, Ridge, Start
-from fedsurf.evaluation import run
-from fedsurf.methods import METHODS
+from fedsurf.evaluation.methods import METHODS
+from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import (
     GraphConfig,

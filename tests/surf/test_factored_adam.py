@@ -10,9 +10,9 @@ from drawn import seeded
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining, SurfConfig
 from fedsurf.surf.factored_adam import NUMBERS_AT_ONCE, FactoredAdam
 from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution

@@ -11,9 +11,9 @@ from drawn import task as draw_task
 from recording import Recording
 
 from fedsurf.algorithms import DGD
+from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.randomness import generator
 from fedsurf.surf import DescentConfig
 from fedsurf.surf.unrolling import unroll
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.presets import STUDIES
-from fedsurf.study import Study
+from fedsurf.evaluation.presets import STUDIES
+from fedsurf.evaluation.study import Study
 from fedsurf.tasks import sources
 from fedsurf.tasks.features import features_of
 from fedsurf.tasks.sources import made

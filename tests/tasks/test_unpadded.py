@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.interventions import (
+from fedsurf.analysis.interventions import (
     blank_features,
     rename_labels,
     rotate_features,

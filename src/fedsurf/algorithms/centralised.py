@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedsurf.algorithms.class_means import check_head_fits, head_weights
 from fedsurf.algorithms.local_only import check_local_training, local_optimum
+from fedsurf.common.randomness import generator
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.randomness import generator
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 

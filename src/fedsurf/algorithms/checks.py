@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.checks import check_number, check_whole
+from fedsurf.common.checks import check_number, check_whole
 from fedsurf.network import Network
 
 OwnState = TypeVar("OwnState", bound=State)

@@ -40,7 +40,7 @@ from fedsurf.algorithms.checks import (
     own_state,
 )
 from fedsurf.algorithms.local import local_descent
-from fedsurf.checks import check_whole
+from fedsurf.common.checks import check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task

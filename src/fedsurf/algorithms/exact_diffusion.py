@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits, node_gradient
-from fedsurf.algorithms.checks import (
-    check_averages,
-    check_batch_size,
-    check_step_size,
-    own_state,
-)
+from fedsurf.algorithms.checks import check_averages, check_batch_size, check_step_size, own_state
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task

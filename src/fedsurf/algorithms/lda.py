@@ -30,7 +30,7 @@ from fedsurf.algorithms.class_means import (
     split_class_sums,
 )
 from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_averaging
-from fedsurf.checks import check_number
+from fedsurf.common.checks import check_number
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples

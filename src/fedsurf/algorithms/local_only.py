@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.checks import check_number, check_whole
+from fedsurf.common.checks import check_number, check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples

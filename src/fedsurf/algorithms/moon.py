@@ -30,11 +30,7 @@ from torch.nn import functional
 
 from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.checks import own_state
-from fedsurf.algorithms.server import (
-    ServerMethod,
-    check_not_negative,
-    check_positive,
-)
+from fedsurf.algorithms.server import ServerMethod, check_not_negative, check_positive
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples

@@ -22,7 +22,7 @@ from fedsurf.algorithms.checks import own_state
 from fedsurf.algorithms.class_means import check_head, check_head_fits, check_offset
 from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_averaging
 from fedsurf.algorithms.lda import in_groups, moments, solve_positive, split_moments
-from fedsurf.checks import check_number
+from fedsurf.common.checks import check_number
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task

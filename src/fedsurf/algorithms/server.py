@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import Start, State, check_fits
 from fedsurf.algorithms.checks import check_batch_size, check_step_size
 from fedsurf.algorithms.local import Correction, local_descent
-from fedsurf.checks import check_number, check_whole
+from fedsurf.common.checks import check_number, check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples

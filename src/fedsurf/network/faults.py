@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_kind, check_number, check_whole
+from fedsurf.common.checks import check_kind, check_number, check_whole
+from fedsurf.common.randomness import copied, next_seed
+from fedsurf.common.randomness import generator as seeded
 from fedsurf.network.losses import Losses, LostWeights, check_lost_weights
 from fedsurf.network.network import Network
 from fedsurf.network.star import check_agents, check_rows
-from fedsurf.randomness import copied, next_seed
-from fedsurf.randomness import generator as seeded
 
 
 class FaultyNetwork(Network):

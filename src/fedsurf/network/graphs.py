@@ -7,9 +7,9 @@ from typing import Literal, get_args
 import networkx as nx
 import torch
 
-from fedsurf.checks import check_kind, check_number, check_whole
-from fedsurf.randomness import next_seed
-from fedsurf.wording import counted
+from fedsurf.common.checks import check_kind, check_number, check_whole
+from fedsurf.common.randomness import next_seed
+from fedsurf.common.text import counted
 
 GraphKind = Literal["regular", "erdos-renyi", "star", "ring", "torus", "complete", "small-world"]
 

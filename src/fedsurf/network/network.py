@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedsurf.network.graphs import check_graph
 from fedsurf.network.losses import NO_LOSSES, Losses
+from fedsurf.network.operators import Shift, lowest_eigenvalue, shift_operator
 from fedsurf.network.product import product
-from fedsurf.network.shift import Shift, lowest_eigenvalue, shift_operator
 
 
 class Network:

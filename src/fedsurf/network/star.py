@@ -7,10 +7,10 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_kind, check_option, check_whole
+from fedsurf.common.checks import check_kind, check_option, check_whole
 from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.network import Network
-from fedsurf.network.shift import Shift
+from fedsurf.network.operators import Shift
 
 Calling = Literal["random", "in-turn"]
 

@@ -6,11 +6,11 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_whole
+from fedsurf.common.checks import check_whole
 from fedsurf.network.graphs import check_graphs
 from fedsurf.network.losses import Losses
 from fedsurf.network.network import Network
-from fedsurf.network.shift import Shift
+from fedsurf.network.operators import Shift
 
 
 class TimeVaryingNetwork(Network):

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from fedsurf.checks import check_kind
-from fedsurf.configuration import from_dict
-from fedsurf.files import CheckpointError, read_metadata, read_tensors
-from fedsurf.randomness import generator
-from fedsurf.unrolled.gradient_layer import GradientTransfer, GradientTransferConfig
-from fedsurf.unrolled.transferable import Transferable, TransferableConfig
+from fedsurf.common.checks import check_kind
+from fedsurf.common.configuration import from_dict
+from fedsurf.common.files import CheckpointError, read_metadata, read_tensors
+from fedsurf.common.randomness import generator
+from fedsurf.unrolled.module_layer import GradientTransfer, GradientTransferConfig
+from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableConfig
 
 Config = TypeVar("Config")
 Optimizer = TypeVar("Optimizer", bound=nn.Module)

@@ -1,26 +1,5 @@
 """SURF: the primal-dual meta-training of unrolled optimizers, under descending constraints."""
 
-from fedsurf.surf.config import SurfConfig
-from fedsurf.surf.descent import DescentConfig, gradient_norm, slack
-from fedsurf.surf.meta_training import DivergedError, MetaTraining
-from fedsurf.surf.problems import FixedProblems, Problem, Problems
-from fedsurf.surf.records import StepRecord, ValidationRecord
-from fedsurf.surf.running import Observer
-from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
+import lazy_loader
 
-__all__ = [
-    "DescentConfig",
-    "DivergedError",
-    "FixedProblems",
-    "MetaTraining",
-    "Observer",
-    "Problem",
-    "Problems",
-    "StepRecord",
-    "SurfConfig",
-    "Unrolled",
-    "UnrolledOptimizer",
-    "ValidationRecord",
-    "gradient_norm",
-    "slack",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedsurf.configuration import differences, to_dict
-from fedsurf.files import (
+from fedsurf.common.configuration import differences, to_dict
+from fedsurf.common.files import (
     CheckpointError,
     new_folder,
     read_json,
@@ -27,9 +27,9 @@ from fedsurf.files import (
     write_json,
     write_tensors,
 )
-from fedsurf.plain import json_text, plain
-from fedsurf.surf.meta_training import MetaTraining
+from fedsurf.common.plain import json_text, plain
 from fedsurf.surf.records import ValidationRecord
+from fedsurf.surf.training import MetaTraining
 from fedsurf.surf.unrolled_optimizer import UnrolledOptimizer
 
 FORMAT = 1

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedsurf.checks import check_count, check_option
-from fedsurf.surf.descent import DescentConfig, GradientExamples
+from fedsurf.common.checks import check_count, check_option
+from fedsurf.surf.constraints import DescentConfig, GradientExamples
 from fedsurf.tasks.task import AgentWeighting
 
 LossOn = Literal["own", "pooled"]

@@ -5,10 +5,10 @@ from typing import Protocol
 
 import torch
 
-from fedsurf.checks import check_count
+from fedsurf.common.checks import check_count
+from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.randomness import generator as seeded
 from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
 from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.task import Task

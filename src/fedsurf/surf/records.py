@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsurf.statistics import within_error
+from fedsurf.common.statistics import within_error
 
 
 @dataclass(frozen=True)

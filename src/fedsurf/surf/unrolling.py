@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.common.randomness import generator as seeded
 from fedsurf.network import Network
-from fedsurf.randomness import generator as seeded
-from fedsurf.surf.descent import DescentConfig, gradient_norm, gradient_norms, taken_at_once
+from fedsurf.surf.constraints import DescentConfig, gradient_norm, gradient_norms, taken_at_once
 from fedsurf.tasks.task import AgentWeighting, Task
 
 

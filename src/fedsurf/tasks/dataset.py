@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsurf.wording import counted
+from fedsurf.common.text import counted
 
 Array = NDArray[Any]
 

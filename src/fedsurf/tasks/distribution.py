@@ -6,8 +6,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_kind, check_whole
-from fedsurf.randomness import generator as seeded
+from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.randomness import generator as seeded
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import Features
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_kind, check_whole
+from fedsurf.common.checks import check_kind, check_whole
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedsurf.checks import check_kind, check_whole
-from fedsurf.files import CheckpointError, read_metadata, read_tensors, write_tensors
+from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.files import CheckpointError, read_metadata, read_tensors, write_tensors
 from fedsurf.tasks import sources
 from fedsurf.tasks.backbones import Backbone, Pixels, backbone
 from fedsurf.tasks.dataset import TEST_FRACTION, Array, Dataset, checksum

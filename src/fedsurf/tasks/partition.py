@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_number
-from fedsurf.randomness import numpy_generator
+from fedsurf.common.checks import check_number
+from fedsurf.common.randomness import numpy_generator
 
 _DRAWS = 1000
 """How often label distributions are drawn in search of one that the pool can serve."""

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedsurf.checks import check_kind, check_whole
+from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.unpadded import UnpaddedExamples
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.checks import check_kind
+from fedsurf.common.checks import check_kind
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples

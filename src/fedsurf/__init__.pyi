@@ -1,0 +1,35 @@
+from .algorithms import Algorithm as Algorithm
+from .algorithms import Start as Start
+from .analysis.auditing import audit as audit
+from .analysis.certificate import certify as certify
+from .common.randomness import generator as generator
+from .estimator.classifier import FederatedClassifier as FederatedClassifier
+from .evaluation.evaluate import evaluate as evaluate
+from .evaluation.experiment import Experiment as Experiment
+from .evaluation.experiment import ExperimentConfig as ExperimentConfig
+from .evaluation.methods import Method as Method
+from .evaluation.presets import STUDIES as STUDIES
+from .evaluation.presets import preset as preset
+from .evaluation.run import Trajectories as Trajectories
+from .evaluation.run import Trajectory as Trajectory
+from .evaluation.run import run as run
+from .evaluation.study import Entrant as Entrant
+from .evaluation.study import Study as Study
+from .evaluation.study import StudyConfig as StudyConfig
+from .models import Model as Model
+from .models import ModuleModel as ModuleModel
+from .models import SoftmaxHead as SoftmaxHead
+from .network import FaultConfig as FaultConfig
+from .network import Network as Network
+from .network import NetworkConfig as NetworkConfig
+from .network import StarNetwork as StarNetwork
+from .network import make_network as make_network
+from .pretrained import load as load
+from .pretrained import load_for_modules as load_for_modules
+from .tasks.distribution import TaskConfig as TaskConfig
+from .tasks.examples import Examples as Examples
+from .tasks.task import Task as Task
+from .unrolled import UDGD as UDGD
+from .unrolled import Transferable as Transferable
+
+__version__: str

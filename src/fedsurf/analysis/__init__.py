@@ -1,0 +1,1 @@
+"""Audits (did the optimizer learn to learn?) and certificates (what the theorems imply for a run)."""

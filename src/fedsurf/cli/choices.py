@@ -1,0 +1,24 @@
+"""The presets and studies that commands take by name, each with every field of it as an option."""
+
+from typing import TYPE_CHECKING
+
+import tyro
+
+from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.presets import PRESETS, STUDIES
+from fedsurf.evaluation.study import StudyConfig
+
+if TYPE_CHECKING:
+    Preset = ExperimentConfig
+    AnyStudy = StudyConfig
+else:
+    Preset = tyro.extras.subcommand_type_from_defaults(
+        {name: entry.config for name, entry in PRESETS.items()},
+        {name: entry.description for name, entry in PRESETS.items()},
+        prefix_names=False,
+    )
+    AnyStudy = tyro.extras.subcommand_type_from_defaults(
+        {name: entry.config for name, entry in STUDIES.items()},
+        {name: entry.description for name, entry in STUDIES.items()},
+        prefix_names=False,
+    )

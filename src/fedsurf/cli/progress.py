@@ -1,0 +1,113 @@
+"""Progress on the terminal, on standard error: bars for long work, a line for each validation."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedsurf.common.bars import OpenBar
+from fedsurf.surf.records import StepRecord, ValidationRecord
+
+
+class TerminalProgress:
+    """An observer of meta-training: loss, accuracy, worst slack, largest multiplier, time left."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("meta-training", total=None, numbers="")
+        self._accuracy: float | None = None
+        self._rule: str | None = None
+
+    def __enter__(self) -> "TerminalProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    @contextmanager
+    def next_part(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """Let the bar tell of other work, with a title and a total; yields what advances it."""
+        self._bar.reset(self._task, total=total, description=title, numbers="")
+        yield lambda: self._bar.advance(self._task)
+
+    def on_start(self, done: int, total: int) -> None:
+        """Set the bar to where meta-training begins."""
+        if done:
+            self._console.print(f"resuming after step {done} of {total}")
+        self._bar.update(self._task, completed=done, total=total)
+
+    def on_step(self, record: StepRecord) -> None:
+        """Advance the bar."""
+        accuracy = "" if self._accuracy is None else f" accuracy {100 * self._accuracy:.1f} %"
+        self._bar.update(
+            self._task,
+            completed=record.step,
+            numbers=(
+                f"loss {record.loss:.3f}{accuracy} worst slack {record.worst_slack:+.3f} "
+                f"largest λ {record.largest_multiplier:.2f}"
+            ),
+        )
+
+    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
+        """Print a line."""
+        self._accuracy = record.accuracy
+        worst = max(range(len(record.slack)), key=record.slack.__getitem__)
+        holding = sum(record.holding)
+        best = ""
+        if best_by is not None:
+            best = "; best so far" if best_by == self._rule else f"; best so far by {best_by}"
+            self._rule = best_by
+        self._console.print(
+            f"step {record.step}: validation loss {record.loss:.3f}, "
+            f"accuracy {100 * record.accuracy:.1f} % own, {100 * record.pooled_accuracy:.1f} % pooled; "
+            f"{holding} of {len(record.slack)} constraints hold, worst slack "
+            f"{record.slack[worst]:+.4f} (layer {worst + 1}){best}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def opener(console: Console) -> OpenBar:
+    """Return a function that opens a progress bar with a title and a total."""
+
+    @contextmanager
+    def open_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        hidden = not console.is_terminal
+        bar = Progress(*columns, console=console, transient=True, disable=hidden)
+        with bar:
+            task = bar.add_task(title, total=total)
+            yield lambda: bar.advance(task)
+
+    return open_bar

@@ -1,0 +1,67 @@
+"""`fedsurf train`: meta-train an unrolled optimizer into a folder."""
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated, Any
+
+import tyro
+
+from fedsurf.cli.choices import Preset
+from fedsurf.cli.console import err, out, print_json
+from fedsurf.cli.progress import TerminalProgress
+from fedsurf.cli.tracking import TensorBoard
+from fedsurf.common.files import check_folder
+from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.loop import Observer
+
+
+def train(
+    config: Annotated[Preset, tyro.conf.arg(name="")],
+    folder: Path,
+    resume: bool = False,
+    tensorboard: bool = False,
+    json: bool = False,
+) -> None:
+    """Meta-train an unrolled optimizer by SURF.
+
+    Choose a preset by name; every field of it can be overridden. The run's folder gets the resolved
+    configuration, a log, the best optimizer so far and the state to resume from.
+
+    Args:
+        config: The preset to start from.
+        folder: The run's folder; it must be new, unless resuming.
+        resume: Go on with an interrupted run in this folder, to the same bits as without the
+            interruption. The configuration must be the same.
+        tensorboard: Write TensorBoard curves into the folder, too.
+        json: Print the result as JSON.
+    """
+    best = run_training(config, folder, resume=resume, tensorboard=tensorboard)
+    validation = best["validation"]
+    if json:
+        print_json({"folder": str(folder), "rule": best["rule"], "validation": validation})
+        return
+    out.print(
+        f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
+        f"validation accuracy {100 * validation['accuracy']:.1f} % own, "
+        f"{100 * validation['pooled_accuracy']:.1f} % pooled. It is in {RunFolder(folder).best}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    out.print(f"Next: fedsurf evaluate {quote(str(folder))}", highlight=False, soft_wrap=True)
+
+
+def run_training(
+    config: ExperimentConfig, folder: Path, *, resume: bool, tensorboard: bool = False
+) -> dict[str, Any]:
+    """Meta-train into a folder with a progress bar; return what validation said of the best."""
+    if not resume:  # a finished run is only read
+        check_folder(folder)
+    with TerminalProgress(err) as bar:
+        observers: list[Observer] = [bar]
+        if tensorboard:
+            observers.append(TensorBoard(folder / "tensorboard"))
+        experiment = Experiment(config)
+        limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
+        return experiment.train(folder, resume=resume, observers=observers)

@@ -1,0 +1,1 @@
+"""Checks, files, configuration, randomness, statistics and text that all rooms share."""

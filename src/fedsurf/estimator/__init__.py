@@ -1,0 +1,1 @@
+"""The scikit-learn classifier, federations of tables, and saved classifiers."""

@@ -1,0 +1,1 @@
+"""Running, tuning and comparing algorithms on the same tasks."""

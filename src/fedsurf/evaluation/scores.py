@@ -1,0 +1,145 @@
+"""What a study's table shows of each entrant: accuracy at chosen rounds, and what it took to get far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.text import counted
+from fedsurf.evaluation.run import Trajectories
+
+ROUNDS = (10, 20, 50, 100, 200)
+"""After how many rounds accuracy is shown."""
+
+SHARES = (0.9, 0.95, 0.99)
+"""The shares of the centralised accuracy whose reaching is shown."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When a share of the centralised accuracy was reached, the median over tasks.
+
+    Attributes
+    ----------
+    share : float
+        Of the centralised accuracy on the same task.
+    tasks : float
+        The share of the tasks on which it was reached at all.
+    rounds, floats : float or None
+        The median round, and the floats that an agent's links had carried by then; None where fewer
+        than half of the tasks got there.
+    """
+
+    share: float
+    tasks: float
+    rounds: float | None
+    floats: float | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """One row of a study's table."""
+
+    label: str
+    """What the table calls the entrant."""
+    accuracy: dict[int, tuple[float, float | None]]
+    """Pooled accuracy after so many rounds: mean and standard error over tasks and seeds."""
+    end: tuple[int, float, float | None]
+    """The last round, and the accuracy then: mean and standard error."""
+    spread: float | None
+    """Standard deviation of the last accuracy over tasks and seeds."""
+    gap: tuple[float, float | None]
+    """How far the last accuracy is below the centralised one on the same task: mean, standard error."""
+    floats: float
+    """Floats per agent at the end."""
+    reached: list[Reached]
+    """When shares of the centralised accuracy were reached."""
+    diverged: list[int]
+    """The rounds at which runs diverged."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return {
+            "label": self.label,
+            "accuracy": {str(r): {"mean": m, "error": e} for r, (m, e) in self.accuracy.items()},
+            "end": {"round": self.end[0], "mean": self.end[1], "error": self.end[2]},
+            "spread": self.spread,
+            "gap": {"mean": self.gap[0], "error": self.gap[1]},
+            "floats_per_agent": self.floats,
+            "reached": [vars(one) for one in self.reached],
+            "diverged_at_rounds": self.diverged,
+        }
+
+
+def score(
+    runs: Trajectories, ceiling: Tensor, agents: int, rounds: Sequence[int] = ROUNDS
+) -> Score:
+    """Summarise an entrant's runs as one row of a study's table.
+
+    Parameters
+    ----------
+    runs : Trajectories
+        The runs, as `Study.run` or `run_all` returns them.
+    ceiling : Tensor
+        The accuracy of centralised training on each run's task, `[tasks]`.
+    agents : int
+        The number of agents, by which floats are divided.
+    rounds : sequence of int
+        After how many rounds accuracy is shown.
+    """
+    accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
+    if ceiling.shape != accuracy.shape[:1]:
+        raise ValueError(
+            f"ceiling: got shape {list(ceiling.shape)}, but the runs are of "
+            f"{counted(len(accuracy), 'task')}: it must be [{len(accuracy)}]"
+        )
+    shown = {}
+    taken = runs.taken
+    for count in rounds:
+        column = _column(taken, count)
+        if column is not None:
+            values = accuracy[:, column]
+            shown[count] = (float(values.mean()), finite(standard_error(values)))
+    last = accuracy[:, -1]
+    below = ceiling - last
+    return Score(
+        runs.name,
+        shown,
+        (int(taken[-1]), float(last.mean()), finite(standard_error(last))),
+        float(last.std()) if len(last) > 1 else None,
+        (float(below.mean()), finite(standard_error(below))),
+        float(runs.floats[:, -1].double().mean()) / agents,
+        [_reached(runs, accuracy, ceiling, agents, share) for share in SHARES],
+        [round_ for round_ in runs.diverged if round_ is not None],
+    )
+
+
+def _column(rounds: Tensor, count: int) -> int | None:
+    """Return the last record at or before `count` rounds, None where the run was shorter.
+
+    A method that does not communicate is shown at every count, as it is at its end.
+    """
+    if int(rounds[-1]) == 0:
+        return len(rounds) - 1
+    if count > int(rounds[-1]):
+        return None
+    return int((rounds <= count).nonzero()[-1])
+
+
+def _reached(
+    runs: Trajectories, accuracy: Tensor, ceiling: Tensor, agents: int, share: float
+) -> Reached:
+    there = accuracy >= share * ceiling[:, None]
+    arrived = there.any(1)
+    if arrived.double().mean() < 0.5:
+        return Reached(share, float(arrived.double().mean()), None, None)
+    first = there.int().argmax(1)[:, None]
+    infinite = torch.tensor(float("inf"), dtype=torch.float64)
+    rounds = torch.where(arrived, runs.rounds.double().gather(1, first)[:, 0], infinite)
+    floats = torch.where(arrived, runs.floats.double().gather(1, first)[:, 0], infinite) / agents
+    return Reached(
+        share, float(arrived.double().mean()), finite(rounds.median()), finite(floats.median())
+    )

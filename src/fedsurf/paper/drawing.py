@@ -1,0 +1,155 @@
+"""How the figures are drawn: one look for a method in all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedsurf.common.statistics import standard_error
+from fedsurf.evaluation.plots import COLOURS, STYLE
+from fedsurf.paper.finding import Curve, Level
+from fedsurf.paper.workshop import UNTUNED
+
+BLUE, RED = COLOURS[0], COLOURS[1]
+RIVALS = ("#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e", "#7a5c3e")
+OURS = "#111111"
+SECOND = "#6aa9d8"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a figure.
+
+    Attributes
+    ----------
+    title, x_label, y_label : str
+        What stands beside it.
+    value : str
+        What is drawn of the curves.
+    curves, levels
+        What is in it.
+    percent : bool
+        Whether values are shares, shown in percent.
+    x_scale : {"linear", "rounds", "counts"}
+        rounds: linear to 20 and logarithmic beyond; counts: linear to 1 and logarithmic beyond.
+    log_y : bool
+        Whether the values are on a logarithmic scale.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    value: str
+    curves: Sequence[Curve]
+    levels: Sequence[Level] = ()
+    percent: bool = True
+    x_scale: Literal["linear", "rounds", "counts"] = "linear"
+    log_y: bool = False
+
+
+def draw(panels: Sequence[Panel]) -> Figure:
+    """Draw panels side by side, with one legend below; bands are one standard error over tasks."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(max(6.4, 3.6 * len(panels)), 4.2), layout="constrained")
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        looks = _looks([curve for panel in panels for curve in panel.curves])
+        for axis, panel in zip(axes, panels, strict=True):
+            _draw_panel(axis, panel, looks)
+        handles: dict[str, Any] = {}
+        for axis in axes:
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+                handles.setdefault(label, handle)
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="outside lower center",
+            ncols=3 if len(handles) > 4 else max(1, len(handles)),
+            fontsize=8,
+        )
+    return figure
+
+
+def label_of(curve: Curve) -> str:
+    """Return what the legend says of a curve."""
+    return curve.label if curve.kind in ("the paper's", "not the paper's") else (
+        f"{curve.label}, {curve.kind}"
+    )  # fmt: skip
+
+
+Look = dict[str, Any]
+
+
+def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
+    """Give every curve a look: a method its colour, and dashes to the paper's settings."""
+    rivals = list(dict.fromkeys(c.label for c in curves if c.kind == "tuned" or c.kind in UNTUNED))
+    learned = list(dict.fromkeys(c.label for c in curves if c.kind == "the paper's"))
+    looks: dict[str, Look] = {}
+    for curve in curves:
+        look: Look = {"linewidth": 1.5, "linestyle": "-"}
+        if curve.kind == "the paper's":
+            colours = (BLUE, RED) if not rivals else (BLUE, SECOND)
+            look["color"] = colours[learned.index(curve.label) % 2]
+            look |= {"linewidth": 2.2, "marker": "o", "markersize": 3.5, "zorder": 4}
+        elif curve.kind == "not the paper's":
+            look |= {"color": OURS, "marker": "s", "markersize": 3, "zorder": 3}
+        else:
+            look["color"] = RIVALS[rivals.index(curve.label) % len(RIVALS)]
+            if curve.kind in UNTUNED:
+                look |= {"linestyle": "--", "linewidth": 1.1}
+        looks[label_of(curve)] = look
+    return looks
+
+
+def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
+    scale = 100 if panel.percent else 1
+    for curve in panel.curves:
+        values = scale * curve.values[panel.value].double()
+        look = looks[label_of(curve)]
+        mean = values.mean(0)
+        axis.plot(curve.x, mean.tolist(), label=label_of(curve), **look)
+        if len(values) > 1:
+            error = standard_error(values)
+            low, high = (mean - error).tolist(), (mean + error).tolist()
+            axis.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    for level in panel.levels:
+        height = scale * float(level.values.double().mean())
+        axis.axhline(height, color="black", linestyle=":", linewidth=1, label=level.label)
+    last = max((curve.x[-1] for curve in panel.curves), default=1.0)
+    _set_x(axis, panel.x_scale, last)
+    if panel.log_y:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        bottom, top = axis.get_ylim()
+        # Within part of a decade there may be neither a 2 nor a 5.
+        axis.yaxis.set_minor_formatter("{x:g}" if top < 4 * bottom else FuncFormatter(_some))
+    if panel.percent:
+        axis.set_ylim(0, 105 if panel.value == "relative_accuracy" else 100)
+    if panel.title:
+        axis.set_title(panel.title, fontsize=9)
+    axis.set_xlabel(panel.x_label)
+    axis.set_ylabel(panel.y_label)
+
+
+def _some(value: float, _place: int | None = None) -> str:
+    """Label 2 and 5 of every decade."""
+    plain = f"{value:.3e}"
+    return f"{value:g}" if plain[:5] in ("2.000", "5.000") else ""
+
+
+def _set_x(axis: Axes, scale: str, last: float) -> None:
+    if scale == "linear":
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_xlim(0, last)
+        return
+    middle = 20.0 if scale == "rounds" else 1.0
+    axis.set_xscale("symlog", linthresh=middle, linscale=1.5 if scale == "rounds" else 0.5)
+    ticks = [tick for tick in (0, 1, 2, 5, 10, 20, 50, 100, 200) if tick <= last]
+    if scale == "rounds":
+        ticks = [tick for tick in ticks if tick not in (1, 2)]
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.set_xlim(0, last)

@@ -1,0 +1,1 @@
+"""How the pretrained optimizers were made."""

@@ -1,1 +1,0 @@
-"""Meta-training of the optimizer that is shipped: its problems, its recipe."""

@@ -1,1 +1,0 @@
-"""The paper's figures again: each at three sizes, with the claims judged one by one."""

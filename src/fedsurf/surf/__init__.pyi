@@ -1,0 +1,14 @@
+from .config import SurfConfig as SurfConfig
+from .constraints import DescentConfig as DescentConfig
+from .constraints import gradient_norm as gradient_norm
+from .constraints import slack as slack
+from .loop import Observer as Observer
+from .problems import FixedProblems as FixedProblems
+from .problems import Problem as Problem
+from .problems import Problems as Problems
+from .records import StepRecord as StepRecord
+from .records import ValidationRecord as ValidationRecord
+from .training import DivergedError as DivergedError
+from .training import MetaTraining as MetaTraining
+from .unrolled_optimizer import Unrolled as Unrolled
+from .unrolled_optimizer import UnrolledOptimizer as UnrolledOptimizer

@@ -1,0 +1,292 @@
+"""SURF: primal-dual meta-training of an unrolled optimizer (Algorithm 1 of the paper).
+
+    min_θ max_{λ ≥ 0}  Ê f(Φ(D; θ)) + Σ_l λ_l Ê[‖∇f(W_l)‖ − (1 − ε) ‖∇f(W_{l−1})‖]
+
+Each step draws one task, unrolls the optimizer on its training examples, takes the loss of the last
+layer on its test examples, and updates θ by Adam and λ by projected ascent, at the same time.
+"""
+
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import cooper
+import torch
+from torch import Tensor
+
+from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.statistics import standard_error
+from fedsurf.models import Model
+from fedsurf.surf.config import SurfConfig
+from fedsurf.surf.constraints import slack
+from fedsurf.surf.factored_adam import FactoredAdam
+from fedsurf.surf.lagrangian import DescendingProblem
+from fedsurf.surf.losses import pooled_losses
+from fedsurf.surf.problems import Problem, Problems
+from fedsurf.surf.records import StepRecord, ValidationRecord
+from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer, check_unrolled
+from fedsurf.surf.unrolling import unroll
+from fedsurf.tasks.examples import Examples
+
+
+class DivergedError(ArithmeticError):
+    """Meta-training met a loss or a gradient that is no number."""
+
+
+class MetaTraining:
+    """The primal-dual loop, one step at a time. Everything random is a function of seed and step.
+
+    Parameters
+    ----------
+    optimizer : UnrolledOptimizer
+        What is trained, in place.
+    problems : Problems
+        Where the problems of meta-training and validation come from.
+    config : SurfConfig
+        The settings.
+    seed : int
+        The seed.
+    """
+
+    def __init__(
+        self,
+        optimizer: UnrolledOptimizer,
+        problems: Problems,
+        config: SurfConfig,
+        *,
+        seed: int = 0,
+    ) -> None:
+        check_unrolled(optimizer)
+        config.check()
+        self.optimizer, self.problems = optimizer, problems
+        self.config, self.seed = config, seed
+        self.step_count = 0
+        self._problem = DescendingProblem(
+            optimizer.constraints,
+            next(optimizer.parameters()).dtype,
+            constrained=config.descent.constrained,
+            penalty=config.penalty,
+        )
+        self._averages: dict[str, Tensor] = {}
+        if config.averaging:
+            self._averages = {
+                name: value.detach().clone() for name, value in optimizer.named_parameters()
+            }
+        self._adam = FactoredAdam(
+            optimizer.parameters(),
+            lr=config.learning_rate,
+            betas=(0.9, config.second_moment_decay),
+        )
+        if config.clip is not None:
+            self._adam.register_step_pre_hook(self._clip)
+        ascent = torch.optim.SGD(
+            self._problem.dual_parameters(), lr=config.dual_rate, maximize=True
+        )
+        self._primal_dual = cooper.optim.SimultaneousOptimizer(self._problem, self._adam, ascent)
+
+    @property
+    def multipliers(self) -> Tensor:
+        """The multipliers λ, `[layers]`."""
+        values: Tensor = self._problem.multiplier.weight.detach()
+        return values
+
+    def step(self) -> StepRecord:
+        """Take one primal-dual step on one problem."""
+        with _without_collecting():
+            return self._step()
+
+    def _step(self) -> StepRecord:
+        config, number = self.config, self.step_count
+        problem = self.problems.training(number)
+        algorithm, weights, slacks = self.unroll(problem, "train", number)
+        test = problem.task.test
+        if config.loss_examples is not None:
+            choice = seeded(self.seed, "loss", number)
+            test = test.draw(config.loss_examples, choice, "loss_examples")
+        loss = self._loss(algorithm.model, weights, problem, test)
+        outlier = config.skip_above is not None and not float(loss.detach()) <= config.skip_above
+        if not loss.isfinite() and not outlier:
+            raise DivergedError(
+                f"meta-training diverged: the loss of step {number} is {loss.item()}; "
+                f"try a smaller learning_rate than {config.learning_rate}"
+            )
+        for group in self._adam.param_groups:
+            group["lr"] = self._learning_rate()
+        if not outlier:
+            by_constraint = spread_over(slacks, self.optimizer.constraints)
+            # The length of a gradient, for clipping, is that of all its numbers.
+            whole = self.config.clip is not None
+            with nullcontext() if whole else self._adam.taking_factors():
+                self._primal_dual.roll(
+                    compute_cmp_state_kwargs={"loss": loss, "slacks": by_constraint}
+                )
+        self.step_count += 1
+        self._average()
+        return StepRecord(
+            self.step_count,
+            loss.item(),
+            slacks.detach().max().item(),
+            self.multipliers.max().item(),
+        )
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Have the average of θ in the optimizer for a while, where there is one."""
+        live = dict(self.optimizer.named_parameters())
+        kept = {name: live[name].detach().clone() for name in self._averages}
+        try:
+            self._put(self._averages)
+            yield
+        finally:
+            self._put(kept)
+
+    def unroll(
+        self, problem: Problem, purpose: str, number: int
+    ) -> tuple[Unrolled, Tensor, Tensor]:
+        """Run all layers on a problem; return the algorithm, the agents' W_L and every layer's slack."""
+        task, descent = problem.task, self.config.descent
+        algorithm = problem.algorithm(self.optimizer)
+        weights, norms = unroll(
+            algorithm,
+            algorithm.steps,
+            task,
+            problem.network,
+            descent,
+            gradient_batch_size=self.config.gradient_batch_size,
+            weighting=self.config.weighting,
+            seed=self.seed,
+            path=(purpose, number),
+        )
+        return algorithm, weights, slack(norms, descent.epsilon, descent.form)
+
+    def _loss(self, model: Model, weights: Tensor, problem: Problem, test: Examples) -> Tensor:
+        config, task = self.config, problem.task
+        share = task.agent_weights(config.weighting)
+        if config.loss_on == "pooled":
+            losses = pooled_losses(
+                model, weights, test, config.calibrated_share, config.calibration_examples
+            )
+        else:
+            losses = model.loss(weights, test)
+        loss = share @ losses
+        if config.relative_loss:
+            loss = loss / math.log(max(2, task.classes))
+        return loss
+
+    @torch.no_grad()
+    def _put(self, values: dict[str, Tensor]) -> None:
+        for name, value in self.optimizer.named_parameters():
+            if name in values:
+                value.copy_(values[name])
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        # In the beginning, θ as it was drawn must not stay for long.
+        share = min(self.config.averaging, (1 + self.step_count) / (10 + self.step_count))
+        for name, value in self.optimizer.named_parameters():
+            if name in self._averages:
+                self._averages[name].lerp_(value, 1 - share)
+
+    def _clip(self, *_: Any) -> None:
+        parameters = list(self.optimizer.parameters())
+        length = torch.nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf)
+        if not length.isfinite():  # an outlier, although its loss is a number
+            for value in parameters:
+                value.grad = torch.zeros_like(value)
+
+    @torch.no_grad()
+    def validate(self) -> ValidationRecord:
+        """Try the optimizer on the validation tasks, the same ones each time."""
+        rows, slacks = [], []
+        for number in range(self.config.validation_tasks):
+            problem = self.problems.validation(number)
+            algorithm, weights, slack_values = self.unroll(problem, "validation", number)
+            model, test = algorithm.model, problem.task.test
+            agents = problem.task.agent_weights(self.config.weighting)
+            rows.append(
+                torch.stack(
+                    [
+                        self._loss(model, weights, problem, test),
+                        agents @ model.accuracy(weights, test),
+                        agents @ model.pooled_accuracy(weights, test),
+                    ]
+                )
+            )
+            slacks.append(spread_over(slack_values, self.optimizer.constraints))
+        loss, accuracy, pooled = torch.stack(rows).mean(0).tolist()
+        stacked = torch.stack(slacks)
+        if not (math.isfinite(loss) and stacked.isfinite().all()):
+            # A comparison with NaN is always false: such a record could pass for the best.
+            raise DivergedError(
+                f"meta-training diverged: the validation after step {self.step_count} has the loss "
+                f"{loss}; try a smaller learning_rate than {self.config.learning_rate}"
+            )
+        return ValidationRecord(
+            self.step_count,
+            loss,
+            accuracy,
+            pooled,
+            stacked.mean(0).tolist(),
+            standard_error(stacked).tolist(),
+            self.multipliers.tolist(),
+        )
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Return everything that the next step depends on, beside configuration and seed.
+
+        Groups of named tensors, to be written to and read from files of their own. The tensors are
+        the live ones: copying into them restores the state.
+        """
+        parameters = dict(self.optimizer.named_parameters())
+        self._adam.allocate()
+        moments = {name: self._adam.state[value] for name, value in parameters.items()}
+        return {
+            "parameters": {name: value.detach() for name, value in parameters.items()},
+            "first_moments": {name: moment["exp_avg"] for name, moment in moments.items()},
+            "second_moments": {name: moment["exp_avg_sq"] for name, moment in moments.items()},
+            "small": {
+                "multipliers": self.multipliers,
+                **{f"steps.{name}": moment["step"] for name, moment in moments.items()},
+            },
+            **({"averages": self._averages} if self._averages else {}),
+        }
+
+    def _learning_rate(self) -> float:
+        config = self.config
+        if config.final_learning_rate is None:
+            return config.learning_rate
+        share = torch.tensor(min(1.0, self.step_count / config.steps))
+        fall = float(0.5 * (1 + torch.cos(torch.pi * share)))
+        span = config.learning_rate - config.final_learning_rate
+        return config.final_learning_rate + span * fall
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Pause Python's search for cyclic garbage: a step makes thousands of objects, all in use until its end."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def spread_over(slacks: Tensor, constraints: int) -> Tensor:
+    """Assign the slack of L layers to constraints: each has the mean over its part of the depth.
+
+    With as many layers as constraints, each layer is one. With fewer, the constraints without a layer
+    of their own have the slack 0, which is neither violated nor satisfied.
+    """
+    layers = len(slacks)
+    if layers == constraints:
+        return slacks
+    part = torch.arange(layers) * constraints // layers
+    count = torch.zeros(constraints, dtype=slacks.dtype).index_add(
+        0, part, torch.ones_like(slacks.detach())
+    )
+    total = torch.zeros(constraints, dtype=slacks.dtype).index_add(0, part, slacks)
+    return total / count.clamp(min=1)

@@ -1,0 +1,519 @@
+"""Whole experiments: run folders, resuming to the same bits, and what is refused."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from experiments import CONFIG, features
+from killed import contents
+
+from fedsurf.common.files import CheckpointError, only_one, read_metadata
+from fedsurf.common.randomness import generator
+from fedsurf.evaluation import evaluate as comparison
+from fedsurf.evaluation.evaluate import STEP_SIZES, evaluate, tune_dgd
+from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.network import GraphConfig, NetworkConfig
+from fedsurf.pretrained.recipes.modules import ModulePretrainConfig
+from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.loop import open_run
+
+HERE = Path(__file__).parents[1]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Diary:
+    """Writes down what it is told."""
+
+    def __init__(self):
+        self.starts, self.steps, self.validations = [], [], []
+
+    def on_start(self, done, total):
+        self.starts.append((done, total))
+
+    def on_step(self, record):
+        self.steps.append(record)
+
+    def on_validation(self, record, best_by):
+        self.validations.append((record, best_by))
+
+
+class Stop(Exception):  # noqa: N818 - it is no error
+    pass
+
+
+class StopAfter(Diary):
+    """Ends a run by an exception after a step."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.last = step
+
+    def on_step(self, record):
+        super().on_step(record)
+        if record.step == self.last:
+            raise Stop
+
+
+@pytest.fixture(scope="module")
+def data():
+    return features()
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run in one go, with what its observer saw."""
+    path, diary = tmp_path_factory.mktemp("runs") / "whole", Diary()
+    best = Experiment(CONFIG, data).train(path, observers=[diary])
+    return path, diary, best
+
+
+def test_a_run_folder_holds_configuration_log_best_and_state(whole):
+    path, diary, best = whole
+    assert sorted(file.name for file in path.iterdir()) == [
+        "best.safetensors", "config.json", "data.json", "log.jsonl", "state-00000010",
+    ]  # fmt: skip
+    log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [3, 6, 9, 10]
+    assert [line["best_by"] for line in log] == [rule for _, rule in diary.validations]
+    assert [line["loss"] for line in log] == [record.loss for record, _ in diary.validations]
+    chosen = [line for line in log if line["best_by"]][-1]
+    assert best["validation"]["step"] == chosen["step"]
+    assert best["rule"] == chosen["best_by"]
+    assert best == read_metadata(path / "best.safetensors")
+    stored = json.loads((path / "config.json").read_text())
+    assert stored["seed"] == 3
+    assert stored["network"]["reporting"] == 2
+
+
+def test_with_a_single_validation_task_the_log_is_still_json(data, tmp_path):
+    config = replace(CONFIG, surf=replace(CONFIG.surf, steps=2, validation_tasks=1))
+    Experiment(config, data).train(tmp_path)
+    assert "Infinity" not in (tmp_path / "log.jsonl").read_text()
+    assert json.loads((tmp_path / "log.jsonl").read_text())["slack_error"] == [None, None]
+    (state,) = tmp_path.glob("state-*")
+    assert json.loads((state / "progress.json").read_text())[0]["slack_error"] == [None, None]
+    assert read_metadata(tmp_path / "best.safetensors")["validation"]["slack_error"] == [None] * 2
+    before = (tmp_path / "log.jsonl").read_text()
+    Experiment(config, data).train(tmp_path, resume=True)
+    assert (tmp_path / "log.jsonl").read_text() == before
+
+
+def test_a_run_with_a_single_validation_task_resumes_to_the_same_bytes(data, tmp_path):
+    config = replace(CONFIG, surf=replace(CONFIG.surf, validation_tasks=1))
+    Experiment(config, data).train(tmp_path / "whole")
+    with pytest.raises(Stop):
+        Experiment(config, data).train(tmp_path / "run", observers=[StopAfter(7)])
+    Experiment(config, data).train(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+def test_observers_are_told_of_every_step_and_validation(whole):
+    _, diary, _ = whole
+    assert diary.starts == [(0, 10)]
+    assert [record.step for record in diary.steps] == list(range(1, 11))
+    assert [record.step for record, _ in diary.validations] == [3, 6, 9, 10]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(whole, data, tmp_path):
+    path, _, _ = whole
+    Experiment(CONFIG, data).train(tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(path)
+    Experiment(replace(CONFIG, seed=4), data).train(tmp_path / "other")
+    assert contents(tmp_path / "other")["best.safetensors"] != contents(path)["best.safetensors"]
+
+
+def test_training_one_experiment_twice_starts_anew_each_time(whole, data, tmp_path):
+    experiment = Experiment(CONFIG, data)
+    for name in ("one", "two"):
+        experiment.train(tmp_path / name)
+        assert contents(tmp_path / name) == contents(whole[0])
+
+
+def test_no_global_generator_is_touched(data, tmp_path):
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    experiment = Experiment(replace(CONFIG, network=NetworkConfig(GraphConfig("regular"))), data)
+    experiment.train(tmp_path / "run")
+    experiment.test_tasks(2)
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    assert (np.random.get_state()[1] == numpy_before).all()  # noqa: NPY002
+
+
+SWINGING = replace(
+    CONFIG,
+    surf=replace(
+        CONFIG.surf,
+        steps=8,
+        learning_rate=0.1,
+        final_learning_rate=None,
+        validate_every=1,
+        descent=DescentConfig(constrained=False),
+    ),
+)
+
+
+def test_the_best_optimizer_is_kept_when_later_ones_are_worse(data, tmp_path):
+    path = tmp_path / "swinging"
+    experiment = Experiment(SWINGING, data)
+    best = experiment.train(path)
+    log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in log]
+    records = [loss for place, loss in enumerate(losses) if loss < min([*losses[:place], math.inf])]
+    assert [line["loss"] for line in log if line["best_by"]] == records
+    assert losses[-1] > min(losses) < losses[0]
+    assert best["validation"]["loss"] == min(losses)
+    again = Experiment(SWINGING, data)
+    problems = FixedProblems(again.tasks, again.network, SWINGING.surf.tasks, 3)
+    training = MetaTraining(again.optimizer, problems, SWINGING.surf, seed=3)
+    for _ in range(best["validation"]["step"]):
+        training.step()
+    for found, expected in zip(
+        experiment.optimizer.parameters(), again.optimizer.parameters(), strict=True
+    ):
+        assert torch.equal(found, expected)
+    with pytest.raises(Stop):
+        Experiment(SWINGING, data).train(tmp_path / "run", observers=[StopAfter(7)])
+    Experiment(SWINGING, data).train(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(path)
+
+
+@pytest.mark.parametrize("last", [1, 3, 4, 6, 9, 10])
+def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, data, tmp_path, last):
+    with pytest.raises(Stop):
+        Experiment(CONFIG, data).train(tmp_path / "run", observers=[StopAfter(last)])
+    diary = Diary()
+    best = Experiment(CONFIG, data).train(tmp_path / "run", resume=True, observers=[diary])
+    assert diary.starts == [((last - 1) // 3 * 3, 10)]
+    assert contents(tmp_path / "run") == contents(whole[0])
+    assert best == whole[2]
+
+
+def test_a_process_that_was_killed_resumes_to_the_same_bytes(whole, data, tmp_path):
+    command = [sys.executable, HERE / "experiments.py", tmp_path / "run", "8"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert (tmp_path / "run" / "state-00000006").is_dir()
+    assert contents(tmp_path / "run") != contents(whole[0])
+    Experiment(CONFIG, data).train(tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(whole[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
+def test_a_run_that_is_killed_while_it_writes_resumes_to_the_same_bytes(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, HERE / "killed.py", tmp_path],
+        check=True,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    whole, *resumed = [json.loads(line) for line in finished.stdout.splitlines()]
+    assert len(resumed) > 30
+    for run in resumed:
+        assert run["files"] == whole["files"], f"killed at operation {run['point']}"
+
+
+def test_a_finished_run_is_only_read(whole, data):
+    path, _, best = whole
+    times = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    diary = Diary()
+    assert Experiment(CONFIG, data).train(path, resume=True, observers=[diary]) == best
+    assert diary.starts == [(10, 10)]
+    assert diary.steps == []
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == times
+
+
+def test_a_folder_with_something_in_it_is_refused_unless_resuming(whole, data, tmp_path):
+    with pytest.raises(FileExistsError, match=r"whole: there is something in this folder"):
+        Experiment(CONFIG, data).train(whole[0])
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"there is something in this folder"):
+        Experiment(CONFIG, data).train(tmp_path)
+    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+        Experiment(CONFIG, data).train(tmp_path, resume=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_an_empty_folder_is_as_good_as_none(whole, data, tmp_path, resume):
+    Experiment(CONFIG, data).train(tmp_path, resume=resume)
+    assert contents(tmp_path) == contents(whole[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 4}, r"differs in seed \(3 there, 4 here\)"),
+        ({"surf": replace(CONFIG.surf, steps=11)}, r"surf\.steps \(10 there, 11 here\)"),
+        (
+            {"surf": replace(CONFIG.surf, descent=DescentConfig(epsilon=0.5))},
+            r"surf\.descent\.epsilon \(0\.01 there, 0\.5 here\)",
+        ),
+        (
+            {"network": NetworkConfig()},
+            r"network\.graph\.kind .*, network\.reporting \(2 there, None",
+        ),
+    ],
+)
+def test_resuming_with_another_configuration_names_what_differs(whole, data, change, message):
+    before = contents(whole[0])
+    with pytest.raises(ValueError, match=rf"whole: holds a run with another .*{message}"):
+        Experiment(replace(CONFIG, **change), data).train(whole[0], resume=True)
+    assert contents(whole[0]) == before
+
+
+def test_a_loaded_run_has_the_best_parameters_and_its_configuration(whole, data):
+    loaded = Experiment.load(whole[0], data)
+    assert loaded.config == CONFIG
+    trained = Experiment(CONFIG, data)
+    trained.train(whole[0], resume=True)
+    untrained = Experiment(CONFIG, data).optimizer
+    for found, best, drawn in zip(
+        loaded.optimizer.parameters(),
+        trained.optimizer.parameters(),
+        untrained.parameters(),
+        strict=True,
+    ):
+        assert torch.equal(found, best)
+        assert not torch.equal(found, drawn)
+
+
+def test_a_folder_may_be_given_as_text(whole, data, tmp_path):
+    short = replace(CONFIG, surf=replace(CONFIG.surf, steps=1))
+    Experiment(short, data).train(str(tmp_path / "run"))
+    assert Experiment.load(str(tmp_path / "run"), data).config == short
+    assert Experiment.load(str(whole[0]), data).config == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("config", "way"),
+    [
+        (PretrainConfig(), "`fedsurf compare"),
+        (ModulePretrainConfig(), "own: fedsurf.load_for_modules"),
+    ],
+)
+def test_what_pretraining_made_is_named_as_that(tmp_path, config, way):
+    folder = RunFolder(tmp_path / "pretrained")
+    open_run(folder, config, resume=False)
+    with pytest.raises(CheckpointError, match=rf"pretraining command made.*{way}") as caught:
+        Experiment.load(folder.path)
+    assert str(folder.path) in str(caught.value)
+
+
+def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere: there is no such run folder"):
+        Experiment.load(tmp_path / "nowhere", data)
+    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+        Experiment.load(tmp_path, data)
+
+    def spoilt(name, spoil):
+        copy = tmp_path / name
+        shutil.copytree(whole[0], copy)
+        spoil(copy)
+        return copy
+
+    def change_config(**changes):
+        def change(folder):
+            content = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps({**content, **changes}))
+
+        return change
+
+    def truncate(name):
+        return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
+
+    no_best = spoilt("no-best", lambda folder: (folder / "best.safetensors").unlink())
+    with pytest.raises(CheckpointError, match=r"no-best/best\.safetensors: there is no such file"):
+        Experiment.load(no_best, data)
+    half_best = spoilt("half-best", truncate("best.safetensors"))
+    with pytest.raises(CheckpointError, match=r"half-best/best\.safetensors: truncated"):
+        Experiment.load(half_best, data)
+    half_config = spoilt("half-config", truncate("config.json"))
+    with pytest.raises(CheckpointError, match=r"half-config/config\.json: damaged"):
+        Experiment.load(half_config, data)
+    newer = spoilt("newer", change_config(format=2))
+    with pytest.raises(CheckpointError, match=r"newer/config\.json: not the configuration"):
+        Experiment.load(newer, data)
+    unknown = spoilt("unknown", change_config(colour="red"))
+    for act in (
+        lambda: Experiment.load(unknown, data),
+        lambda: Experiment(CONFIG, data).train(unknown, resume=True),
+    ):
+        with pytest.raises(CheckpointError, match=r"unknown: configuration: .*\['colour'\]"):
+            act()
+    other = {
+        "optimizer": {
+            **json.loads((whole[0] / "config.json").read_text())["optimizer"],
+            "layers": 3,
+        }
+    }
+    deeper = spoilt("deeper", change_config(**other))
+    with pytest.raises(
+        CheckpointError, match=r"deeper: config\.json is not what .* optimizer\.layers"
+    ):
+        Experiment.load(deeper, data)
+    half_state = spoilt("half-state", truncate("state-00000010/first_moments.safetensors"))
+    with pytest.raises(CheckpointError, match=r"first_moments\.safetensors: truncated"):
+        Experiment(CONFIG, data).train(half_state, resume=True)
+    no_progress = spoilt(
+        "no-progress", lambda folder: (folder / "state-00000010" / "progress.json").unlink()
+    )
+    with pytest.raises(CheckpointError, match=r"progress\.json: there is no such file"):
+        Experiment(CONFIG, data).train(no_progress, resume=True)
+
+
+def test_tasks_for_test_and_tuning_follow_the_seed_and_come_from_their_own_pools(data):
+    experiment = Experiment(CONFIG, data)
+    test, tuning = experiment.test_tasks(3), experiment.tuning_tasks(2)
+    again = Experiment(CONFIG, data).test_tasks(2)
+    for one, two in zip(test[:2], again, strict=True):
+        assert torch.equal(one.train.x, two.train.x)
+        assert torch.equal(one.test.y, two.test.y)
+    assert not torch.equal(test[0].train.x, test[1].train.x)
+
+    def rows(tensor):
+        return {tuple(row) for row in tensor.flatten(0, -2).tolist()}
+
+    train_pool, test_pool = rows(data.train_x), rows(data.test_x)
+    assert all(rows(task.train.x) | rows(task.test.x) <= test_pool for task in test)
+    assert all(rows(task.train.x) | rows(task.test.x) <= train_pool for task in tuning)
+    with pytest.raises(ValueError, match=r"^tasks: got 0"):
+        experiment.test_tasks(0)
+
+
+def test_an_experiment_builds_what_its_configuration_names(data):
+    experiment = Experiment(CONFIG, data)
+    assert experiment.network.reporting == 2
+    assert experiment.network.agents == 4
+    assert (experiment.model.features, experiment.model.classes) == (16, 3)
+    assert experiment.optimizer.steps == 2
+    task = experiment.tasks.train.draw(generator(0))
+    assert (task.agents, task.classes) == (4, 3)
+    default = ExperimentConfig()
+    assert (default.task.agents, default.optimizer.layers, default.surf.tasks) == (100, 10, 600)
+
+
+def test_the_data_of_a_run_may_move_and_its_settings_may_not_change(whole, data, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole[0], copy)
+    content = json.loads((copy / "config.json").read_text())
+    content["data"]["folder"] = str(tmp_path / "elsewhere")
+    (copy / "config.json").write_text(json.dumps(content))
+    Experiment.load(copy, data)
+    content["optimizer"]["activation"] = "identity"
+    (copy / "config.json").write_text(json.dumps(content))
+    with pytest.raises(
+        CheckpointError, match=r"copy: config\.json is not .* optimizer\.activation"
+    ):
+        Experiment.load(copy, data)
+
+
+def test_a_run_is_not_written_by_two_at_once(tmp_path, data):
+    with (
+        only_one(tmp_path / "run"),
+        pytest.raises(FileExistsError, match=r"run: another process is writing"),
+    ):
+        Experiment(CONFIG, data).train(tmp_path / "run")
+    Experiment(CONFIG, data).train(tmp_path / "run")
+
+
+def test_validations_that_are_none_are_named(whole, data, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole[0], copy)
+    (progress,) = copy.glob("state-*/progress.json")
+    for content in ("{}", "[1]", '[{"step": 1}]'):
+        progress.write_text(content)
+        with pytest.raises(CheckpointError, match=r"progress\.json: damaged"):
+            Experiment(CONFIG, data).train(copy, resume=True)
+
+
+def test_dgd_mixes_averages_where_the_run_does_not(data):
+    config = replace(CONFIG, network=replace(CONFIG.network, shift="laplacian"))
+    found = evaluate(Experiment(config, data), tasks=2, rounds=(20,))
+    assert found.classical[0].diverged == [None, None]
+    assert found.classical[0].disagreement[:, -1].max() < 100
+
+
+def test_a_run_does_not_go_on_with_other_data_under_the_same_name(tmp_path):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 3
+    source = tmp_path / "mine.npz"
+    data = replace(CONFIG.data, source=str(source), backbone="none", components=None)
+    config = replace(CONFIG, data=data)
+
+    def save(x, y):
+        np.savez(source, x=x, y=y)
+
+    save(x, y)
+    with pytest.raises(Stop):
+        Experiment(config).train(tmp_path / "run", observers=[StopAfter(4)])
+    loud = x.copy()
+    loud[y == 1] *= 1.01
+    others = {
+        "the number of features, 5 instead of 6": (x[:, :5], y),
+        "the examples of each class in its train part": (x[:-30], y[:-30]),
+        "the features of its train part": (loud, y),
+        "the signs, the order or the means of the features of its train part": (-x, y),
+    }
+    for found, other in others.items():
+        save(*other)
+        for attempt in (
+            lambda: Experiment(config).train(tmp_path / "run", resume=True),
+            lambda: Experiment.load(tmp_path / "run"),
+        ):
+            with pytest.raises(CheckpointError, match=f"mine.npz, is not what .* in {found}"):
+                attempt()
+    save(x * np.float32(1 + 1e-6), y)  # another machine's rounding
+    Experiment(config).train(tmp_path / "run", resume=True)
+    Experiment.load(tmp_path / "run")
+    for content in ("[]", '{"features": 6}', '{"features": 6, "train": {}, "test": {}}'):
+        (tmp_path / "run" / "data.json").write_text(content)
+        with pytest.raises(CheckpointError, match="is damaged"):
+            Experiment.load(tmp_path / "run")
+    (tmp_path / "run" / "data.json").unlink()  # as runs were before
+    Experiment.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["batch_size", "gradient_batch_size"])
+def test_batches_that_a_later_task_could_not_fill_are_refused_at_once(tmp_path, data, name):
+    task = replace(CONFIG.task, train_examples=50, fewest_train_examples=2)
+    part = "optimizer" if name == "batch_size" else "surf"
+    config = replace(CONFIG, task=task, **{part: replace(getattr(CONFIG, part), **{name: 3})})
+    with pytest.raises(ValueError, match=f"^{name}: got 3, but it must be between 1 and 2, "):
+        Experiment(config, data).train(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [
+        ([0.2, 0.5, 0.7, 0.7, 0.6, 0.7, 0.1], 2),
+        ([math.nan] * 7, 0),  # all diverge
+    ],
+)
+def test_of_steps_with_which_dgd_is_as_good_the_smallest_is_taken(monkeypatch, accuracies, best):
+    left = iter(accuracies)
+
+    class Runs:
+        def __init__(self):
+            self.pooled_accuracy = torch.tensor([[0.9, next(left)]])
+
+    monkeypatch.setattr(comparison, "run_all", lambda *_, **__: Runs())
+    found = tune_dgd(Experiment(CONFIG, features()), [], 5, lambda: None)
+    assert found == STEP_SIZES[best]

@@ -1,0 +1,202 @@
+"""Learning how sure heads should be: what is seen, what is learned from it, and that nothing else changes."""
+
+import math
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from drawn import seeded
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedsurf
+from fedsurf.pretrained.recipes.probabilities import (
+    AGENTS,
+    FACTORS,
+    OTHER_LAYERS,
+    ConfidenceConfig,
+    Seen,
+    fit,
+    interpolated,
+    learn_confidence,
+    logarithms,
+    losses_by_factor,
+    see,
+    write_seen,
+)
+from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
+from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled.transferable.confidence import INPUTS, LARGEST, MEASURED, Confidence
+
+SMALL = WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20)
+
+
+def whole():
+    """Return the shipped optimizer with a confidence that has learned nothing yet."""
+    shipped = fedsurf.load()
+    learner = Transferable(replace(shipped.config, confidence_width=4), seeded(0))
+    learner.graph, learner.server = shipped.graph, shipped.server
+    return learner
+
+
+def test_losses_for_each_factor_are_those_of_a_plain_loop():
+    logits = torch.randn(2, 5, 3, generator=seeded(0), dtype=torch.float64)
+    labels = torch.randint(3, (1, 5), generator=seeded(1))
+    found = losses_by_factor(logits, labels)
+    assert found.shape == (2, FACTORS)
+    for head in range(2):
+        for place in range(FACTORS):
+            factor = math.exp(-LARGEST + 2 * LARGEST * place / (FACTORS - 1))
+            total = 0.0
+            for example, label in enumerate(labels[0].tolist()):
+                scores = [factor * float(one) for one in logits[head, example]]
+                total += math.log(sum(math.exp(one) for one in scores)) - scores[label]
+            assert float(found[head, place]) == pytest.approx(total / 5, rel=1e-6)
+
+
+@given(st.floats(-LARGEST, LARGEST))
+def test_between_factors_losses_are_on_a_line(logarithm):
+    losses = torch.rand(1, FACTORS, generator=seeded(0), dtype=torch.float64)
+    at = torch.tensor([logarithm], dtype=torch.float64, requires_grad=True)
+    found = interpolated(losses, at)
+    step = 2 * LARGEST / (FACTORS - 1)
+    below = min(FACTORS - 2, math.floor((logarithm + LARGEST) / step))
+    left, right = float(losses[0, below]), float(losses[0, below + 1])
+    part = (logarithm + LARGEST) / step - below
+    assert float(found.detach()) == pytest.approx(left + part * (right - left), abs=1e-9)
+    found.backward()
+    if 1e-6 < part < 1 - 1e-6:  # at a factor of the losses it is one of two
+        assert float(at.grad) == pytest.approx((right - left) / step, abs=1e-9)
+
+
+def test_a_problem_is_seen_the_same_each_time_and_as_what_its_heads_are():
+    learner, problems = whole(), WideProblems(SMALL, 3)
+    for number in range(6):
+        seen, again = (see(learner, problems, number) for _ in range(2))
+        assert torch.equal(seen.known, again.known)
+        assert torch.equal(seen.losses, again.losses)
+        assert seen.known.shape == (len(seen.losses), INPUTS)
+        assert seen.losses.shape[1] == FACTORS
+        assert 1 <= len(seen.losses) <= AGENTS * (1 + OTHER_LAYERS)
+        assert seen.losses.min() >= 0
+        assert not seen.losses.requires_grad
+    assert not torch.equal(see(learner, problems, 0).losses, see(learner, problems, 1).losses)
+
+
+def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
+    logs, known = logarithms(), torch.randn(400, INPUTS, generator=seeded(0))
+    known[:, 0], known[:, 1] = 0, 3  # agents tell nothing, and have few examples
+    best = known[:, 5].clamp(-1, 1)
+    losses = (logs - best[:, None]).square()
+    seen = [Seen(known[i : i + 4], losses[i : i + 4]) for i in range(0, 400, 4)]
+    config = ConfidenceConfig(steps=300, jitter=0.0)
+    found = {}
+    for jitter in (0.0, 1.0):
+        confidence = Confidence(8, seeded(1))
+        fit(confidence, seen, replace(config, jitter=jitter), seeded(2))
+        with torch.no_grad():
+            found[jitter] = confidence(known)[:, 0]
+    exact = interpolated(losses, found[0.0]).mean()
+    assert exact < 0.15 * interpolated(losses, torch.zeros(400)).mean()
+    assert found[1.0].std() < 0.8 * found[0.0].std()
+
+
+def test_what_agents_measured_is_not_jittered_and_all_else_is():
+    seen = []
+
+    class Watched(Confidence):
+        def forward(self, known):
+            seen.append(known)
+            return super().forward(known)
+
+    known = torch.randn(50, INPUTS, generator=seeded(0))
+    losses = logarithms().square().expand(50, -1)
+    config = ConfidenceConfig(steps=40, jitter=0.5)
+    fit(Watched(4, seeded(1)), [Seen(known, losses)], config, seeded(2))
+    added = torch.stack(seen) - known
+    assert not added[:, :, :MEASURED].any()
+    spread = added[:, :, MEASURED:].std((0, 1)) / known[:, MEASURED:].std(0)
+    assert spread.tolist() == pytest.approx([0.5] * (INPUTS - MEASURED), rel=0.1)
+
+
+def test_every_problem_counts_the_same_and_losses_that_are_none_do_not():
+    logs, known = logarithms(), torch.zeros(1, INPUTS)
+    low, high = (logs + 0.5).abs()[None], (logs - 0.5).abs()[None]
+    lost = Seen(known, torch.full((1, FACTORS), torch.nan))
+    seen = [Seen(known.expand(9, -1), low.expand(9, -1)), Seen(known, 3 * high), lost]
+    confidence = Confidence(4, seeded(1))
+    fit(confidence, seen, ConfidenceConfig(steps=200, jitter=0.0), seeded(2))
+    assert float(confidence(known).detach()) > 0.3  # a head of nine counts a ninth
+
+
+def test_it_learns_in_place_and_nothing_else_changes():
+    learner, problems = whole(), WideProblems(SMALL, 3)
+    before = {name: value.clone() for name, value in learner.named_parameters()}
+    state = torch.get_rng_state()
+    told = []
+
+    @contextmanager
+    def open_bar(title, total):
+        told.append((title, total))
+        yield lambda: told.append(1)
+
+    learn_confidence(learner, problems, ConfidenceConfig(problems=5, steps=3), open_bar)
+    assert told == [("learning confidence", 5), *[1] * 5]
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, value in learner.named_parameters():
+        assert torch.equal(value, before[name]) != name.startswith("confidence.")
+
+
+def test_of_what_was_kept_no_more_is_used_than_asked_for(tmp_path):
+    learner, problems, file = whole(), WideProblems(SMALL, 3), tmp_path / "seen.safetensors"
+    write_seen(file, [see(learner, problems.with_rare_classes(0.3), number) for number in range(3)])
+    learn_confidence(learner, problems, ConfidenceConfig(problems=2, steps=3), kept=file)
+    other = whole()
+    learn_confidence(other, problems, ConfidenceConfig(problems=2, steps=3))
+    pairs = zip(learner.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_it_learns_from_a_single_head_too():
+    learner, problems = whole(), WideProblems(replace(SMALL, server_share=1.0), 3)
+    learn_confidence(learner, problems, ConfidenceConfig(problems=1, steps=2))
+    assert all(value.isfinite().all() for value in learner.confidence.parameters())
+    confidence = Confidence(4, seeded(0))
+    seen = Seen(torch.zeros(1, INPUTS), logarithms().abs()[None])
+    fit(confidence, [seen], ConfidenceConfig(steps=2), seeded(1))
+    assert all(value.isfinite().all() for value in confidence.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("problems", 0, "at least 1"),
+        ("steps", 0, "at least 1"),
+        ("rare_share", 1.1, "between 0 and 1"),
+        ("learning_rate", 0.0, "positive and finite"),
+        ("learning_rate", math.nan, "positive and finite"),
+        ("weight_decay", -1.0, "at least 0 and finite"),
+        ("weight_decay", math.inf, "at least 0 and finite"),
+        ("jitter", math.nan, "at least 0 and finite"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_seen(name, value, wanted):
+    def never(_title, _total):
+        raise AssertionError
+
+    config = replace(ConfidenceConfig(), **{name: value})
+    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}$"):
+        learn_confidence(whole(), WideProblems(SMALL, 3), config, never)
+
+
+@pytest.mark.parametrize("name", ["problems", "steps"])
+def test_counts_that_are_no_whole_numbers_are_refused(name):
+    with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
+        replace(ConfidenceConfig(), **{name: 2.5}).check()
+
+
+def test_an_optimizer_without_one_is_refused():
+    learner = Transferable(TransferableConfig(), seeded(0))
+    with pytest.raises(ValueError, match=r"^optimizer: got one without confidence"):
+        learn_confidence(learner, WideProblems(SMALL, 3), ConfidenceConfig(problems=1))

@@ -1,0 +1,162 @@
+"""Pretrained optimizers: loading by name and from files, their cards, and what cannot be loaded."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import seeded
+from drawn import task as draw_task
+from safetensors.torch import save_file
+
+import fedsurf
+from fedsurf import pretrained
+from fedsurf.cli.main import run
+from fedsurf.common.files import CheckpointError, read_new_tensors, write_tensors
+from fedsurf.network import StarNetwork
+from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled.module_layer import GradientTransfer, GradientTransferConfig
+
+ABOUT = {"optimizer": {"width": 4, "class_width": 3}}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    optimizer = Transferable(TransferableConfig(4, 3), seeded(0))
+    path = tmp_path / "folder" / "small.safetensors"
+    write_tensors(path, dict(optimizer.named_parameters()), {**ABOUT, "note": "for a test"})
+    return path
+
+
+@pytest.mark.parametrize("name", pretrained.NAMES)
+def test_parameters_are_those_of_the_file_whatever_torch_makes_by_default(name: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        optimizer = fedsurf.load(name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(optimizer.parameters(), fedsurf.load(name).parameters(), strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", pretrained.NAMES)
+def test_what_is_inside_the_package_is_loaded_by_name(name: str) -> None:
+    optimizer = fedsurf.load(name)
+    assert isinstance(optimizer, Transferable)
+    assert all(not value.requires_grad for value in optimizer.parameters())
+    assert all(value.isfinite().all() for value in optimizer.parameters())
+    assert pretrained.card(name)["optimizer"] == vars(optimizer.config)
+    assert len(pretrained.digest(name)) == 64
+    assert fedsurf.load().config == optimizer.config
+
+
+def test_the_shipped_optimizer_learns_over_a_graph_and_through_a_server() -> None:
+    task = draw_task(0, agents=20, train=10, test=10, features=20, dtype=torch.float32)
+    model = fedsurf.SoftmaxHead(20, 3)
+    for network in (
+        fedsurf.make_network(fedsurf.NetworkConfig(shift="metropolis"), 20, seeded(0)),
+        StarNetwork(20, 10, seeded(0)),
+    ):
+        algorithm = fedsurf.load().on(model, rounds=10)
+        state = algorithm.init(task, network, seeded(0))
+        for _ in range(algorithm.steps):
+            state = algorithm.step(state, task, network, seeded(0))
+        weights = network.agent_rows(state.weights)
+        assert model.pooled_accuracy(weights, task.test).min() > 0.8
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_file_is_loaded_by_its_path(file: Path, kind: type) -> None:
+    optimizer = fedsurf.load(kind(file))
+    assert optimizer.config == TransferableConfig(4, 3)
+    stored = read_new_tensors(file)
+    for name, value in optimizer.named_parameters():
+        assert torch.equal(value, stored[name])
+    assert pretrained.card(kind(file))["note"] == "for a test"
+
+
+def test_files_from_before_there_was_confidence_are_loaded_without(file: Path) -> None:
+    shipped = fedsurf.load()
+    tensors = {
+        name: value
+        for name, value in shipped.named_parameters()
+        if not name.startswith("confidence.")
+    }
+    assert len(tensors) < len(list(shipped.parameters()))
+    write_tensors(file, tensors, {"optimizer": {"width": 24, "class_width": 12}})
+    loaded = fedsurf.load(file)
+    assert loaded.confidence is None
+    with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads"):
+        fedsurf.load_for_modules(file)
+    write_tensors(file, tensors, {"optimizer": vars(shipped.config)})
+    with pytest.raises(CheckpointError, match=r"lacks the tensors .*confidence"):
+        fedsurf.load(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("width", 1), ("class_width", 1), ("confidence_width", 0)]
+)
+def test_shapes_that_cannot_be_are_refused(name: str, least: int) -> None:
+    for value, error in ((least - 1, ValueError), (2.5, TypeError)):
+        with pytest.raises(error, match=rf"^{name}: got {value}, but it must be "):
+            Transferable(TransferableConfig(**{name: value}), seeded(0))
+
+
+def test_other_weights_have_another_digest(file: Path) -> None:
+    before = pretrained.digest(file)
+    assert pretrained.digest(file) == before != pretrained.digest()
+    tensors = read_new_tensors(file)
+    tensors["graph.round_out.bias"][0] += 1e-6
+    write_tensors(file, tensors, ABOUT)
+    assert pretrained.digest(file) != before
+
+
+def test_names_that_are_neither_known_nor_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^name: got 'nothing', .* one of module,"):
+        fedsurf.load_for_modules("nothing")
+    for act in (fedsurf.load, pretrained.card, pretrained.digest):
+        with pytest.raises(ValueError, match=r"^name: got 'nothing', .* one of softmax-head"):
+            act("nothing")
+        with pytest.raises(CheckpointError, match=r"no\.safetensors: there is no such file"):
+            act(tmp_path / "no.safetensors")
+
+
+def test_an_optimizer_of_another_kind_is_named_as_that(file: Path, capsys) -> None:
+    with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads, .* modules,"):
+        fedsurf.load_for_modules(file)
+    optimizer = GradientTransfer(GradientTransferConfig(4), seeded(0))
+    about = {"optimizer": vars(optimizer.config)}
+    write_tensors(file, dict(optimizer.named_parameters()), about)
+    assert run(["audit", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "small.safetensors: holds an optimizer of modules, as `fedsurf pretrain-modules`" in said
+    assert "it must be one of softmax heads, as `fedsurf pretrain` makes it" in said
+
+
+def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None:
+    content = file.read_bytes()
+    for length in (0, 4, 100, len(content) // 2, len(content) - 1):
+        file.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"small\.safetensors: truncated"):
+            fedsurf.load(file)
+    save_file({"other": torch.zeros(3)}, file)
+    with pytest.raises(CheckpointError, match=r"small\.safetensors: .* not one that fedsurf wrote"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, {"config": {}})
+    with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 4, "colour": "red"}})
+    with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer .*colour"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 0, "class_width": 3}})
+    with pytest.raises(CheckpointError, match=r"small\.safetensors: does not hold .*width: got 0"):
+        fedsurf.load(file)
+    write_tensors(file, {"other": torch.zeros(3)}, ABOUT)
+    with pytest.raises(CheckpointError, match=r"small\.safetensors: lacks the tensors"):
+        fedsurf.load(file)
+
+
+def test_weights_of_another_shape_are_refused(file: Path) -> None:
+    write_tensors(file, read_new_tensors(file), {"optimizer": {"width": 5, "class_width": 3}})
+    with pytest.raises(CheckpointError, match=r"has shape \[4, 20\], but \[5, 20\] was expected"):
+        fedsurf.load(file)

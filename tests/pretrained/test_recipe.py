@@ -1,0 +1,265 @@
+"""`pretrain`: folders, resuming to the same bits, what is refused, and what can be loaded from it."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import seeded
+from drawn import task as draw_task
+from killed import contents
+
+import fedsurf
+from fedsurf import pretrained
+from fedsurf.cli.main import run
+from fedsurf.common.configuration import to_dict
+from fedsurf.common.files import CheckpointError, write_tensors
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import StarNetwork
+from fedsurf.pretrained.recipes import probabilities as confidence
+from fedsurf.pretrained.recipes.probabilities import ConfidenceConfig
+from fedsurf.pretrained.recipes.problems import WideConfig
+from fedsurf.pretrained.recipes.recipe import SEEN, WEIGHTS, PretrainConfig, pretrain
+from fedsurf.unrolled import TransferableConfig
+
+TINY = PretrainConfig(
+    optimizer=TransferableConfig(width=4, class_width=3, confidence_width=2),
+    problems=WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20),
+    surf=replace(PretrainConfig().surf, steps=2, validate_every=1, validation_tasks=2),
+    confidence=ConfidenceConfig(problems=3, steps=2),
+    seed=5,
+)
+
+
+class Stop(Exception):  # noqa: N818 - it is no error
+    pass
+
+
+class StopAfter:
+    def __init__(self, step):
+        self.last = step
+
+    def on_start(self, done, total):
+        pass
+
+    def on_step(self, record):
+        if record.step == self.last:
+            raise Stop
+
+    def on_validation(self, record, best_by):
+        pass
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pretrained") / "whole"
+    return path, *pretrain(TINY, path)
+
+
+def test_the_folder_holds_what_a_run_s_does_and_the_weights(whole):
+    path, _, best = whole
+    assert sorted(file.name for file in path.iterdir()) == [
+        "best.safetensors", "config.json", "log.jsonl", WEIGHTS, "state-00000002",
+    ]  # fmt: skip
+    log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [1, 2]
+    assert best["validation"]["step"] in (1, 2)
+    assert len(best["validation"]["slack"]) == 10
+
+
+def test_what_it_wrote_is_loaded_and_is_the_optimizer_that_it_returned(whole):
+    path, optimizer, best = whole
+    loaded = fedsurf.load(path / WEIGHTS)
+    assert loaded.config == TINY.optimizer
+    for found, expected in zip(loaded.parameters(), optimizer.parameters(), strict=True):
+        assert torch.equal(found, expected)
+        assert not found.requires_grad
+    drawn = fedsurf.Transferable(TINY.optimizer, fedsurf.generator(5, "parameters"))
+    pairs = zip(loaded.parameters(), drawn.parameters(), strict=True)
+    assert any(not torch.equal(found, start) for found, start in pairs)
+    card = pretrained.card(path / WEIGHTS)
+    assert card["recipe"] == to_dict(TINY)
+    assert card["validation"] == best["validation"]
+    task = draw_task(0, 4, dtype=torch.float32)
+    algorithm = loaded.on(SoftmaxHead(3, 3), 4)
+    network = StarNetwork(4, 2, seeded(0))
+    state = algorithm.init(task, network, seeded(0))
+    assert algorithm.step(state, task, network, seeded(0)).weights.isfinite().all()
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last):
+    """After step 1 there is no state yet, and it starts anew; after step 2 there is that of step 1."""
+    before = torch.get_rng_state()
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", observers=[StopAfter(last)])
+    assert not (tmp_path / "run" / WEIGHTS).exists()
+    assert (tmp_path / "run" / "state-00000001").exists() == (last == 2)
+    pretrain(TINY, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(whole[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class StopAtProblem:
+    """A progress bar that raises when so many problems were seen, and counts those seen by `see`."""
+
+    def __init__(self, last, monkeypatch):
+        self.last, self.numbers, plain = last, [], confidence.see
+
+        def see(optimizer, problems, number):
+            self.numbers.append(number)
+            return plain(optimizer, problems, number)
+
+        monkeypatch.setattr(confidence, "see", see)
+
+    @contextmanager
+    def __call__(self, _title, total):
+        self.done, self.total = 0, total
+        yield self.advance
+
+    def advance(self):
+        self.done += 1
+        if self.done == self.last:
+            raise Stop
+
+
+@pytest.mark.parametrize(("every", "again"), [(1, [2]), (2, [2]), (100, [0, 1, 2])])
+def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_bytes(
+    whole, tmp_path, monkeypatch, every, again
+):
+    monkeypatch.setattr(confidence, "KEPT_EVERY", every)
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
+    assert not (tmp_path / "run" / WEIGHTS).exists()
+    bar = StopAtProblem(None, monkeypatch)
+    pretrain(TINY, tmp_path / "run", resume=True, open_bar=bar)
+    assert bar.numbers == again
+    assert bar.done == bar.total == 3
+    assert contents(tmp_path / "run") == contents(whole[0])
+
+
+def test_a_run_that_was_stopped_after_all_was_seen_learns_from_it(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(confidence, "KEPT_EVERY", 1)
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(3, monkeypatch))
+    pretrain(TINY, tmp_path / "run", resume=True)
+    assert contents(tmp_path / "run") == contents(whole[0])
+
+
+def test_damaged_files_of_what_was_seen_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(confidence, "KEPT_EVERY", 1)
+    with pytest.raises(Stop):
+        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
+    file = tmp_path / "run" / SEEN
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match=rf"{SEEN}: truncated, damaged"):
+        pretrain(TINY, tmp_path / "run", resume=True)
+    write_tensors(file, {"heads": torch.tensor([2])}, {})
+    with pytest.raises(CheckpointError, match=rf"{SEEN}: damaged, it does not hold what was seen"):
+        pretrain(TINY, tmp_path / "run", resume=True)
+
+
+def test_confidence_is_learned_after_everything_else_and_changes_nothing_of_it(whole, tmp_path):
+    without = replace(TINY, optimizer=replace(TINY.optimizer, confidence_width=0))
+    optimizer, best = pretrain(without, tmp_path / "run")
+    assert optimizer.confidence is None
+    assert best["validation"] == whole[2]["validation"]
+    of_whole = dict(whole[1].named_parameters())
+    for name, value in optimizer.named_parameters():
+        assert torch.equal(value, of_whole.pop(name))
+    assert of_whole
+    assert all(name.startswith("confidence.") for name in of_whole)
+    assert any(value.any() for name, value in of_whole.items() if "second" in name)
+
+
+def test_a_finished_run_is_only_read(whole):
+    before = contents(whole[0])
+
+    def never(_title, _total):
+        raise Stop
+
+    optimizer, best = pretrain(
+        TINY, whole[0], resume=True, observers=[StopAfter(1)], open_bar=never
+    )
+    assert contents(whole[0]) == before
+    assert best == whole[2]
+    for found, expected in zip(optimizer.parameters(), whole[1].parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_used_folder_and_another_recipe_are_refused(whole, tmp_path):
+    before = contents(whole[0])
+    with pytest.raises(FileExistsError, match=r"whole: there is something in this folder"):
+        pretrain(TINY, whole[0])
+    for change, message in (
+        ({"seed": 4}, r"seed \(5 there, 4 here\)"),
+        ({"surf": replace(TINY.surf, clip=None)}, r"surf\.clip \(0\.3 there, None here\)"),
+        (
+            {"problems": replace(TINY.problems, most_agents=30)},
+            r"problems\.most_agents \(20 there, 30 here\)",
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf"another configuration, which differs in {message}"):
+            pretrain(replace(TINY, **change), whole[0], resume=True)
+    assert contents(whole[0]) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+        pretrain(TINY, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("optimizer.width", "0", "width: got 0, but it must be at least 1"),
+        ("optimizer.class-width", "-1", "class_width: got -1, but it must be at least 1"),
+        ("optimizer.confidence-width", "-1", "confidence_width: got -1, but it must be at least 0"),
+        ("problems.real-share", "2", "real_share: got 2.0, but it must be between 0 and 1"),
+        ("confidence.jitter", "nan", "jitter: got nan, but it must be at least 0 and finite"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_the_work(
+    tmp_path, capsys, option, value, message
+):
+    folder = tmp_path / "run"
+    assert run(["pretrain", "--folder", str(folder), *ARGUMENTS, f"--{option}", value]) == 1
+    assert f"error: {message}" in " ".join(capsys.readouterr().err.split())
+    assert not folder.exists()
+
+
+def test_the_shipped_recipe_constrains_descent_on_wide_problems():
+    recipe = PretrainConfig()
+    assert recipe.surf.descent.constrained
+    assert recipe.surf.loss_on == "pooled"
+    assert recipe.problems.real_share > 0
+    assert recipe.problems.server_share > 0
+    assert recipe.problems.batch_share > 0
+    assert json.loads(json.dumps(to_dict(recipe))) == to_dict(recipe)
+
+
+ARGUMENTS = [
+    "--optimizer.width", "4", "--optimizer.class-width", "3", "--problems.real-share", "0",
+    "--problems.most-agents", "20", "--problems.most-examples", "60",
+    "--problems.test-examples", "20", "--surf.steps", "2", "--surf.validation-tasks", "2",
+    "--optimizer.confidence-width", "2", "--confidence.problems", "2", "--confidence.steps", "2",
+]  # fmt: skip
+
+
+def test_pretrain_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    command = ["pretrain", "--folder", folder, *ARGUMENTS]
+    assert run([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert Path(result["file"]) == tmp_path / "run" / WEIGHTS
+    assert result["validation"]["step"] == 2
+    assert fedsurf.load(result["file"]).config == TINY.optimizer
+    assert run(command) == 1
+    assert "there is something in this folder" in capsys.readouterr().err
+    assert run([*command, "--resume"]) == 0
+    shown = capsys.readouterr().out
+    assert "The best optimizer is that of step 2" in shown
+    assert f"fedsurf audit {tmp_path / 'run' / WEIGHTS}" in shown
+    assert run([*command, "--resume", "--seed", "2"]) == 1
+    assert "seed (1 there, 2 here)" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""The descending constraints: gradient norms and slacks against their formulas."""
+
+import math
+
+import naive
+import pytest
+import torch
+from drawn import examples as draw_examples
+from drawn import real_examples, weights
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsurf.models import ModuleModel, SoftmaxHead
+from fedsurf.surf import gradient_norm, slack
+from fedsurf.surf.constraints import gradient_norms, taken_at_once
+from fedsurf.tasks.task import Task
+
+agents = st.integers(1, 4)
+seeds = st.integers(0, 1000)
+
+
+def shares(seed, count):
+    drawn = weights(seed, 1, count)[0].abs() + 0.1
+    return drawn / drawn.sum()
+
+
+@pytest.mark.parametrize(("norm", "power"), [("frobenius", 2), ("root-mean-square", 1)])
+@given(agents, seeds, st.booleans())
+def test_the_stacked_gradient_norm_equals_a_loop(norm, power, count, seed, masked):
+    head, data = SoftmaxHead(3, 3), draw_examples(seed, count, masked=masked)
+    w, share = weights(seed, count, 12), shares(seed, count)
+    total = 0.0
+    for row, own, part in zip(w.tolist(), real_examples(data), share.tolist(), strict=True):
+        total += part**power * sum(slope**2 for slope in naive.gradient(row, own, 3))
+    found = gradient_norm(head, w, data, share, norm=norm)
+    assert float(found) == pytest.approx(math.sqrt(total), rel=1e-12)
+
+
+@given(agents, seeds, st.booleans())
+def test_the_average_gradient_norm_equals_a_loop(count, seed, masked):
+    head, data = SoftmaxHead(3, 3), draw_examples(seed, count, masked=masked)
+    w, share = weights(seed, count, 12), shares(seed, count)
+    parts = share.tolist()
+    average = [
+        sum(part * row[place] for part, row in zip(parts, w.tolist(), strict=True))
+        for place in range(12)
+    ]
+    total = [0.0] * 12
+    for own, part in zip(real_examples(data), parts, strict=True):
+        for place, slope in enumerate(naive.gradient(average, own, 3)):
+            total[place] += part * slope
+    found = gradient_norm(head, w, data, share, "average")
+    assert float(found) == pytest.approx(math.sqrt(sum(value**2 for value in total)), rel=1e-12)
+
+
+def test_the_norms_of_several_layers_are_those_of_each():
+    head, data = SoftmaxHead(3, 3), draw_examples(8, 4, 5, masked=True)
+    share = Task(data, data, 3).agent_weights("examples")
+    assert taken_at_once(head, data, share, "average")
+    layers = [weights(9 + layer, 4, 12) for layer in range(3)]
+    found = gradient_norms(head, [share @ layer for layer in layers], data)
+    expected = [gradient_norm(head, one, data, share, "average") for one in layers]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-12, atol=0)
+
+
+def test_norms_are_not_taken_at_once_where_they_are_others():
+    head, data = SoftmaxHead(3, 3), draw_examples(8, 4, 5, masked=True)
+    task = Task(data, data, 3)
+    assert not taken_at_once(head, data, task.agent_weights("examples"), "stacked")
+    assert not taken_at_once(head, data, task.agent_weights("uniform"), "average")
+    module = ModuleModel(torch.nn.Linear(3, 3))
+    assert not taken_at_once(module, data, task.agent_weights("examples"), "average")
+
+
+def test_the_norms_of_several_layers_are_differentiable():
+    head, data = SoftmaxHead(2, 3), draw_examples(1, 3, features=2, masked=True)
+    share = Task(data, data, 3).agent_weights("examples")
+    layers = [weights(2 + layer, 3, 9).requires_grad_() for layer in range(2)]
+    assert torch.autograd.gradcheck(
+        lambda *values: gradient_norms(head, [share @ value for value in values], data), layers
+    )
+
+
+@pytest.mark.parametrize("gradient_of", ["stacked", "average"])
+def test_the_gradient_norm_is_differentiable(gradient_of):
+    head, data = SoftmaxHead(2, 3), draw_examples(1, 3, features=2)
+    w, share = weights(2, 3, 9).requires_grad_(), shares(3, 3)
+    assert torch.autograd.gradcheck(
+        lambda values: gradient_norm(head, values, data, share, gradient_of), w
+    )
+
+
+@pytest.mark.parametrize("gradient_of", ["stacked", "average"])
+def test_where_the_gradient_is_zero_its_norm_has_the_derivative_zero(gradient_of):
+    head, data = SoftmaxHead(3, 1), draw_examples(4, classes=1)
+    w = weights(5, 3, 4).requires_grad_()
+    norm = gradient_norm(head, w, data, shares(6, 3), gradient_of)
+    (slope,) = torch.autograd.grad(norm, w)
+    assert norm == 0
+    assert torch.equal(slope, torch.zeros_like(w))
+
+
+def test_an_unknown_gradient_is_refused():
+    with pytest.raises(ValueError, match=r"^gradient_of: got 'sum'"):
+        gradient_norm(SoftmaxHead(3, 3), weights(0, 3, 12), draw_examples(0), shares(0, 3), "sum")
+
+
+def test_an_unknown_norm_and_one_that_is_only_for_stacked_gradients_are_refused():
+    arguments = SoftmaxHead(3, 3), weights(0, 3, 12), draw_examples(0), shares(0, 3)
+    with pytest.raises(ValueError, match=r"^norm: got 'spectral'"):
+        gradient_norm(*arguments, norm="spectral")
+    with pytest.raises(ValueError, match=r"^norm: got 'root-mean-square' with .*'average'"):
+        gradient_norm(*arguments, "average", "root-mean-square")
+
+
+@given(
+    st.lists(st.floats(0, 100), min_size=2, max_size=6),
+    st.floats(0.001, 0.999),
+)
+def test_slack_equals_its_formula(norms, epsilon):
+    found = slack(torch.tensor(norms, dtype=torch.float64), epsilon)
+    expected = [norms[i] - (1 - epsilon) * norms[i - 1] for i in range(1, len(norms))]
+    assert found.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_slack_is_taken_along_the_first_dimension():
+    norms = torch.tensor([[4.0, 1.0], [2.0, 3.0]])
+    torch.testing.assert_close(slack(norms, 0.5), torch.tensor([[0.0, 2.5]]))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_epsilon_lies_between_0_and_1(epsilon):
+    with pytest.raises(ValueError, match=r"^epsilon: got"):
+        slack(torch.ones(3), epsilon)
+
+
+@given(
+    st.lists(st.floats(1e-6, 100), min_size=2, max_size=6),
+    st.floats(0.001, 0.999),
+)
+def test_slack_as_a_log_ratio_equals_its_formula(norms, epsilon):
+    found = slack(torch.tensor(norms, dtype=torch.float64), epsilon, "log-ratio")
+    expected = [math.log(norms[i] / norms[i - 1] / (1 - epsilon)) for i in range(1, len(norms))]
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    # It is violated where the difference is, whatever the unit of the gradients.
+    difference = slack(torch.tensor(norms, dtype=torch.float64), epsilon)
+    clear = found.abs() > 1e-6
+    assert torch.equal((found > 0)[clear], (difference > 0)[clear])
+    scaled = slack(1e3 * torch.tensor(norms, dtype=torch.float64), epsilon, "log-ratio")
+    torch.testing.assert_close(scaled, found)
+
+
+def test_gradients_that_vanish_make_a_log_ratio_that_is_a_number():
+    norms = torch.tensor([1.0, 0.0, 0.0, 1e-12], dtype=torch.float64).requires_grad_()
+    found = slack(norms, 0.5, "log-ratio")
+    expected = [math.log(1e-8), 0.0, 0.0]
+    assert found.tolist() == pytest.approx([value - math.log(0.5) for value in expected])
+    found.sum().backward()
+    assert norms.grad.isfinite().all()
+
+
+def test_an_unknown_form_is_refused():
+    with pytest.raises(ValueError, match=r"^form: got 'ratio'"):
+        slack(torch.ones(3), 0.1, "ratio")

@@ -1,0 +1,787 @@
+"""The transferable layer against plain loops, its symmetries, its locality, and what it costs."""
+
+import copy
+import itertools
+import math
+from dataclasses import fields, is_dataclass, replace
+
+import drawn
+import naive
+import naive_transfer
+import networkx as nx
+import pytest
+import torch
+from decentralised import lopsided_graph
+from served import calls
+
+from fedsurf.models import ModuleModel, SoftmaxHead
+from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, with_faults
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled import Transferable, TransferableConfig, memory
+from fedsurf.unrolled.transferable.controller import SCHEDULE, schedule
+from fedsurf.unrolled.transferable.curvature import (
+    FEW,
+    WIDTH,
+    WIDTH_THROUGH_SERVER,
+    directions,
+    unpack,
+)
+from fedsurf.unrolled.transferable.depth import MOST_ROUNDS
+from fedsurf.unrolled.transferable.feature_range import FeatureRangeError
+from fedsurf.unrolled.transferable.local_fit import by_feature
+from fedsurf.unrolled.transferable.local_view import LocalView
+from fedsurf.unrolled.transferable.summaries import PROGRESS, SUMS, hear
+from fedsurf.unrolled.transferable.transferable_algorithm import SHARED_ROUNDS
+
+AGENTS, CLASSES = 6, 3
+HEARING = [1 + len(lopsided_graph()[agent]) for agent in range(AGENTS)]
+SHAPES = [(70, 6), (66, 70), (20, 6), (5, 12)]
+"""Features and examples: more features than examples, and fewer, sketched; both, not sketched."""
+
+
+def optimizer(seed=1, size=0.4, dtype=torch.float64):
+    """Draw parameters that are larger than the initial ones, so that every knob matters."""
+    drawn_one = Transferable(TransferableConfig(), drawn.seeded(seed)).double()
+    random = drawn.seeded(seed + 1)
+    with torch.no_grad():
+        for value in drawn_one.parameters():
+            noise = torch.randn(value.shape, generator=random, dtype=torch.float64)
+            value += size * noise / (value.shape[1] ** 0.5 if value.dim() == 2 else 1)
+    return drawn_one.to(dtype).requires_grad_(False)
+
+
+def network(*, star=False, seed=4):
+    if star:
+        return StarNetwork(AGENTS, 3, drawn.seeded(seed))
+    return Network(lopsided_graph(), "metropolis")
+
+
+def make(task, rounds=5, learned=None, **options):
+    learned = optimizer() if learned is None else learned
+    return learned.on(SoftmaxHead(task.features, task.classes), rounds, **options)
+
+
+def states(algorithm, task, over):
+    """Return the state before the first layer and after every layer."""
+    found = [algorithm.init(task, over, drawn.seeded(0))]
+    for _ in range(algorithm.steps):
+        found.append(algorithm.step(found[-1], task, over, drawn.seeded(1)))
+    return found
+
+
+def heads(task, over, rounds=5, learned=None, **options):
+    """Return the agents' heads after a whole run, `[agents, parameters]`."""
+    return over.agent_rows(states(make(task, rounds, learned, **options), task, over)[-1].weights)
+
+
+def changed(task, change):
+    """Return the task with `change(x, y, mask)` applied to its training and its test examples."""
+    parts = [Examples(*change(part.x, part.y, part.mask)) for part in (task.train, task.test)]
+    return Task(*parts, task.classes)
+
+
+def shows_only_real(x, mask):
+    return x if mask is None else x * mask[:, :, None]
+
+
+# --- the equations ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"ease_rare": True}, {"weigh_agents": True}, {"scaling": "features"}]
+)
+@pytest.mark.parametrize(("features", "examples"), SHAPES)
+def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(
+    features, examples, options, masked, star
+):
+    task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
+    learned, over, rounds = optimizer(), network(star=star), 7 if "scaling" in options else 5
+    found = heads(task, over, rounds, learned, **options)
+    omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
+    federation = naive_transfer.Federation(
+        drawn.real_examples(task.train), CLASSES, omega, **options
+    )
+    if star:
+        called = calls(AGENTS, 3, 4, rounds)
+        rows = [federation.through_server(learned.server, rounds, called)] * AGENTS
+    else:
+        rows = federation.over_graph(
+            learned.graph,
+            rounds,
+            lambda values: naive.mix(lopsided_graph(), values, "metropolis"),
+            HEARING,
+        )
+    expected = torch.tensor(rows, dtype=torch.float64)
+    assert expected.abs().max() > 0.01
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_a_run_with_mini_batches_equals_a_loop_over_their_examples(
+    features, examples, masked, star
+):
+    task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
+    learned, over, size = optimizer(), network(star=star), 4
+    found = heads(task, over, 5, learned, batch_size=size)
+    called = calls(AGENTS, 3, 4, 5) if star else [range(AGENTS)] * 5
+    real = torch.ones(AGENTS, examples, dtype=torch.bool) if not masked else task.train.mask
+    batches = []
+    for number, agents in enumerate(called):
+        if number % 2 == 0:  # `states` gives each layer, of two rounds, the same generator
+            random = drawn.seeded(1)
+        keys = torch.rand(len(agents), examples, generator=random)
+        keys = [row[real[agent]].tolist() for agent, row in zip(agents, keys, strict=True)]
+        batches.append([sorted(range(len(row)), key=row.__getitem__)[:size] for row in keys])
+    omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
+    federation = naive_transfer.Federation(drawn.real_examples(task.train), CLASSES, omega)
+    if star:
+        rows = [federation.through_server(learned.server, 5, called, batches)] * AGENTS
+    else:
+        rows = federation.over_graph(
+            learned.graph,
+            5,
+            lambda values: naive.mix(lopsided_graph(), values, "metropolis"),
+            HEARING,
+            batches,
+        )
+    expected = torch.tensor(rows, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8 * float(expected.abs().max()))
+    whole = heads(task, network(star=star), 5, learned)
+    assert not torch.allclose(found, whole, rtol=0.01)
+    # Batches of all examples are all examples, in another order.
+    every = heads(task, network(star=star), 5, learned, batch_size=examples)
+    torch.testing.assert_close(every, whole, rtol=0, atol=1e-8 * float(whole.abs().max()))
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_no_knob_is_idle_at_the_parameters_of_these_tests(star):
+    """Otherwise the loops above would agree whatever the knob did."""
+    task, learned = drawn.task(3, AGENTS, 6, 5, 20, CLASSES), optimizer()
+    before = heads(task, network(star=star), 5, learned)
+    controller = learned.server if star else learned.graph
+    # Through a server nobody corrects what it sends: κ is of graphs only.
+    idle = {7} if star else set()
+    for place in range(14):
+        controller.round_out.bias[place] += 0.1
+        after = heads(task, network(star=star), 5, learned)
+        controller.round_out.bias[place] -= 0.1
+        moved = float((after - before).abs().max() / before.abs().max())
+        assert moved < 1e-12 if place in idle else moved > 1e-5
+
+
+def test_it_learns_as_drawn_and_more_rounds_help():
+    task = drawn.task(5, AGENTS, 10, 50, 12, CLASSES)
+    learned = Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+    head = SoftmaxHead(12, CLASSES)
+    for star in (False, True):
+        loss = [
+            float(
+                head.pooled_loss(heads(task, network(star=star), rounds, learned), task.test).mean()
+            )
+            for rounds in (1, 5, 20)
+        ]
+        assert math.log(CLASSES) > loss[0] > loss[1] > loss[2]
+        assert loss[2] < 0.5
+
+
+# --- dynamic averages ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("features", [18, 36])
+def test_averages_stay_those_of_what_agents_tell(features):
+    task, over = drawn.task(6, AGENTS, 7, 3, features, CLASSES, masked=True), network()
+    algorithm, omega = make(task, 8), directions(features, torch.float64)
+    state = algorithm.init(task, over, drawn.seeded(0))
+    data = drawn.real_examples(task.train)
+    federation = naive_transfer.Federation(data, CLASSES, omega)
+    centres = []
+    for count in range(1, 9):
+        # One round at a time: a layer takes as many of its two as there are left.
+        state = replace(algorithm, rounds=count).step(state, task, over, drawn.seeded(0))
+        assert state.rounds == count
+        torch.testing.assert_close(state.sums.mean(0), state.own.mean(0))
+        torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
+        assert not torch.allclose(state.sums, state.own)
+        told = [
+            federation.contribution(i, state.cohorts.centre[i], centred=False)
+            for i in range(AGENTS)
+        ]
+        sketch = unpack(state.own_moments[:, features:], *omega.shape).mT.flatten(1)
+        own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
+        for found, place in ((state.own, 0), (own_moments, 1)):
+            expected = torch.tensor([one[place] for one in told], dtype=torch.float64)
+            torch.testing.assert_close(found, expected)
+        centres.append(state.cohorts.centre)
+    assert not torch.equal(centres[SHARED_ROUNDS - 2], centres[SHARED_ROUNDS - 1])
+    assert torch.equal(centres[SHARED_ROUNDS - 1], centres[-1])
+    # Three rounds do not average perfectly, but they bring the centres close to the one mean.
+    pool = task.train.pooled().x[0].mean(0)
+    own = LocalView.of(task.train, CLASSES).centre
+    assert (centres[-1] - pool).norm() < 0.5 * (own - pool).norm()
+
+
+# --- what it costs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 20, 40])
+@pytest.mark.parametrize("features", [5, 32, 33, 65])
+def test_a_run_takes_its_rounds_and_the_floats_of_its_messages(rounds, features):
+    task = drawn.task(7, AGENTS, 6, 3, features, CLASSES)
+    head, sums, progress = (features + 1) * CLASSES, CLASSES + 7, CLASSES + 4
+
+    def moments(width):
+        half = features * (features + 1) // 2
+        return features + (features * width if features > max(FEW, 2 * width) else half)
+
+    over = network()
+    weights = heads(task, over, rounds, optimizer(size=0.0))
+    assert over.rounds == rounds
+    assert weights.isfinite().all()
+    each = rounds * (head + sums + progress) + min(rounds, SHARED_ROUNDS) * moments(WIDTH)
+    assert over.link_floats.tolist() == [each] * (2 * lopsided_graph().number_of_edges())
+    server = network(star=True)
+    weights = heads(task, server, rounds, optimizer(size=0.0))
+    assert server.rounds == rounds
+    assert weights.isfinite().all()
+    # Three agents are called in a round; a message goes down to each and up again.
+    assert server.floats == rounds * 3 * 2 * (
+        head + sums + progress + moments(WIDTH_THROUGH_SERVER)
+    )
+
+
+@pytest.mark.parametrize(("rounds", "layers"), [(1, 1), (2, 1), (5, 3), (20, 10), (21, 11)])
+def test_a_layer_is_two_rounds_and_the_last_one_what_is_left(rounds, layers):
+    task, over = drawn.task(8, AGENTS), network()
+    algorithm = make(task, rounds)
+    assert algorithm.steps == layers
+    after = [state.rounds for state in states(algorithm, task, over)]
+    assert after == [*range(0, rounds, 2), rounds]
+    last = states(algorithm, task, over)[-1]
+    assert last.steps == layers
+    with pytest.raises(ValueError, match=rf"^state: got one after {rounds} rounds"):
+        algorithm.step(last, task, over, drawn.seeded(0))
+
+
+# --- locality --------------------------------------------------------------------------------
+
+
+class Listening(Network):
+    """A network that keeps everything that was sent."""
+
+    def __init__(self, graph):
+        super().__init__(graph, "metropolis")
+        self.sent = []
+
+    def carry(self, values, sent, losses, floats):
+        self.sent.append(torch.cat([part.flatten(1) for part in sent], 1))
+        return super().carry(values, sent, losses, floats)
+
+
+def other_data_at(task, agent):
+    """Return the task with other features and labels at one agent."""
+
+    def change(x, y, mask):
+        x, y = x.clone(), y.clone()
+        x[agent] = -2 * x[agent] + 1
+        y[agent] = (y[agent] + 1) % CLASSES
+        return x, y, mask
+
+    return changed(task, change)
+
+
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_what_agents_hold_arrives_at_others_no_sooner_than_messages_can(features, examples):
+    graph, rounds = nx.path_graph(AGENTS), 7
+    task = drawn.task(9, AGENTS, examples, 3, features, CLASSES)
+    learned = optimizer()
+    sent = []
+    for one in (task, other_data_at(task, 1)):
+        over = Listening(graph)
+        heads(one, over, rounds, learned)
+        sent.append(over.sent)
+    assert len(sent[0]) == rounds
+    for count, (message, other) in enumerate(zip(*sent, strict=True)):
+        for agent in range(AGENTS):
+            # A message of round `count` knows what was sent in the rounds before it.
+            heard = nx.shortest_path_length(graph, 1, agent) <= count
+            assert torch.equal(message[agent], other[agent]) == (not heard), (count, agent)
+
+
+@pytest.mark.parametrize("options", [{}, {"weigh_agents": True}])
+def test_heads_of_stale_agents_are_those_of_the_round_before(options):
+    """Also where what is told beside them changes its size, as it does after the first rounds."""
+    task, sent = drawn.task(14, AGENTS, 6, 3, features=16, classes=2), []
+
+    class Watched(Network):
+        def carry(self, values, late, losses, floats):
+            sent.append((values, late))
+            return super().carry(values, late, losses, floats)
+
+    over = StaleNetwork(Watched(lopsided_graph(), "metropolis"), 2, drawn.seeded(5))
+    states(optimizer().on(SoftmaxHead(16, 2), 9, "features", **options), task, over)
+    assert len({len(values) for values, _ in sent}) == 1, "a head has one place in all messages"
+    stale = over.stale_agents
+    for (before, _), (_, late) in itertools.pairwise(sent):
+        torch.testing.assert_close(late[0][stale], before[0][stale])
+
+
+@pytest.mark.parametrize("scaling", ["whole", "features"])
+def test_an_agent_that_a_server_never_calls_has_no_influence(scaling):
+    task, rounds = drawn.task(10, AGENTS, 6, 3, 20, CLASSES), 4
+    for seed in range(50):
+        called = {agent for some in _called(seed, rounds) for agent in some}
+        if len(called) < AGENTS:
+            break
+    silent = min(set(range(AGENTS)) - called)
+    algorithm = optimizer().on(SoftmaxHead(20, CLASSES), rounds, scaling)
+    found = []
+    for one in (task, other_data_at(task, silent), other_data_at(task, min(called))):
+        over = StarNetwork(AGENTS, 2, drawn.seeded(seed))
+        found.append(states(algorithm, one, over)[-1].weights)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def _called(seed, rounds):
+    return calls(AGENTS, 2, seed, rounds)
+
+
+def test_all_that_a_server_and_its_agents_share_is_sent(monkeypatch):
+    task = drawn.task(11, AGENTS, 6, 3, 20, CLASSES)
+    over, learned = network(star=True), optimizer()
+    whole = heads(task, over, 6, learned)
+    # With nothing but zeros in what agents send, nothing of them reaches the server.
+    over = network(star=True)
+    monkeypatch.setattr(over, "upload", lambda values, _: torch.zeros_like(values))
+    assert whole.abs().max() > 0
+    assert torch.equal(heads(task, over, 6, learned), torch.zeros_like(whole))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_size": 4}, {"weigh_agents": True}, {"scaling": "features"}]
+)
+@pytest.mark.parametrize("stale", [0, 4])
+def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
+    """Its a, b and e follow from what it sent and what it received: agents need not tell them."""
+    features, learned, rounds = 20, optimizer(), 8
+    task = drawn.task(15, AGENTS, 9, 3, features, CLASSES, masked=True)
+    sent, received = [], []
+
+    class Watched(StarNetwork):
+        def download(self, value, agents, among=None):
+            if among is None:  # not the units
+                sent.append(value)
+            return super().download(value, agents, among)
+
+        def upload(self, values, agents, among=None):
+            received.append(values)
+            return super().upload(values, agents, among)
+
+    over = StaleNetwork(Watched(AGENTS, 3, drawn.seeded(4)), stale, drawn.seeded(5))
+    found = heads(task, over, rounds, learned, **options)
+    sizes = [CLASSES * (features + 1), CLASSES + SUMS, CLASSES + PROGRESS]
+    received = [rows for rows in received if rows.shape[1] == len(sent[0])]
+    assert len(received) == len(sent) == rounds
+    following = previous = average = torch.zeros(sizes[0], dtype=torch.float64)
+    for number, rows in enumerate(received):
+        head, sums, progress, _ = sent[number].split([*sizes, len(sent[0]) - sum(sizes)])
+        torch.testing.assert_close(head, following)
+        fitted, own, _, _ = rows.split([*sizes, rows.shape[1] - sum(sizes)], 1)
+        known = sums.expand_as(own) if number else own
+        count = own[:, -SUMS, None]
+        vary = head.new_full((len(rows),), features)  # none is constant
+        heard = hear(known, progress.expand(len(rows), -1), vary, features=features, agents=AGENTS)
+        _, mixing, _ = learned.server.knobs(
+            schedule(number, rounds, len(rows), head),
+            heard.signals,
+            count.clamp(max=options.get("batch_size", math.inf)) / count,
+            head.new_full((len(rows), 1), len(rows) / AGENTS),
+        )
+        keep, stay, old = memory.through_server(mixing)
+        assert min(abs(keep), abs(stay), abs(old)) > 1e-3
+        mass = count if "weigh_agents" in options else torch.ones_like(count)
+        new = (mass.sqrt() * fitted).sum(0) / mass.sqrt().sum()
+        following = (1 - stay - old) * new + stay * head + old * previous
+        average, previous = torch.lerp(following, average, keep), head
+    torch.testing.assert_close(found[0], by_feature(average[None], features)[0])
+
+
+# --- symmetries ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_permuting_agents_permutes_the_result(features, examples, masked):
+    order = torch.tensor([3, 5, 0, 1, 4, 2])
+    place = order.argsort().tolist()
+    task = drawn.task(1, AGENTS, examples, 3, features, CLASSES, masked=masked)
+    moved = Task(task.train.of(order), task.test.of(order), CLASSES)
+    graph = nx.empty_graph(AGENTS)
+    graph.add_edges_from((place[a], place[b]) for a, b in lopsided_graph().edges)
+    one, other = heads(task, network()), heads(moved, Network(graph, "metropolis"))
+    assert not torch.allclose(one, other)
+    torch.testing.assert_close(one[order], other)
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_permuting_classes_permutes_the_heads(features, examples, star):
+    order = torch.tensor([2, 0, 1])  # class c is now called order[c]
+    task = drawn.task(2, AGENTS, examples, 3, features, CLASSES, masked=True)
+    renamed = changed(task, lambda x, y, mask: (x, order[y] * mask, mask))
+    one, other = (
+        heads(each, network(star=star)).reshape(AGENTS, features + 1, CLASSES)
+        for each in (task, renamed)
+    )
+    assert not torch.allclose(one, other)
+    torch.testing.assert_close(one, other[:, :, order])
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(("features", "examples"), SHAPES)
+def test_origin_and_common_unit_of_the_features_do_not_matter(features, examples, star):
+    task = drawn.task(3, AGENTS, examples, 4, features, CLASSES, masked=True)
+    shift = 5 * drawn.weights(0, 1, features)[0]
+    other = changed(task, lambda x, y, mask: (shows_only_real(1e3 * x + shift, mask), y, mask))
+    head = SoftmaxHead(features, CLASSES)
+    one, two = (
+        head.logits(heads(each, network(star=star)), each.test.x)[task.test.mask]
+        for each in (task, other)
+    )
+    torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_turning_features_that_are_not_sketched_turns_the_heads(star):
+    task = drawn.task(4, AGENTS, 8, 4, 5, CLASSES)
+    turn = torch.linalg.qr(drawn.weights(1, 5, 5)).Q
+    other = changed(task, lambda x, y, mask: (x @ turn, y, mask))
+    head = SoftmaxHead(5, CLASSES)
+    one, two = (head.logits(heads(each, network(star=star)), each.test.x) for each in (task, other))
+    torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_padding_does_not_matter_whatever_it_holds(features, examples, star):
+    task = drawn.task(5, AGENTS, examples, 3, features, CLASSES, masked=True)
+    expected = heads(task, network(star=star))
+    random = drawn.seeded(0)
+
+    def filled(x, y, mask):
+        noise = 100 * torch.randn(x.shape, generator=random, dtype=x.dtype)
+        return torch.where(mask[:, :, None], x, noise), torch.where(mask, y, 2), mask
+
+    torch.testing.assert_close(heads(changed(task, filled), network(star=star)), expected)
+
+    def longer(x, y, mask):
+        # Twenty more places: what had fewer examples than features has more of them now.
+        return (
+            torch.cat([x.new_zeros(AGENTS, 20, features), x], 1),
+            torch.cat([y.new_zeros(AGENTS, 20), y], 1),
+            torch.cat([mask.new_zeros(AGENTS, 20), mask], 1),
+        )
+
+    torch.testing.assert_close(heads(changed(task, longer), network(star=star)), expected)
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_features_that_are_always_zero_get_no_weight(star):
+    task = drawn.task(6, AGENTS, 12, 3, 5, CLASSES)
+    padded = changed(
+        task, lambda x, y, mask: (torch.cat([x, x.new_zeros(*y.shape, 11)], 2), y, mask)
+    )
+    wide = heads(padded, network(star=star)).reshape(AGENTS, 17, CLASSES)
+    assert wide[:, :5].abs().max() > 0
+    assert torch.equal(wide[:, 5:16], torch.zeros_like(wide[:, 5:16]))
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("star", [False, True])
+def test_the_same_data_give_the_same_bits_and_no_global_generator_is_touched(star):
+    task = drawn.task(7, AGENTS, 6, 3, 20, CLASSES, dtype=torch.float32)
+    learned = optimizer(dtype=torch.float32)
+    before = torch.random.get_rng_state()
+    one, two = (heads(task, network(star=star), 20, learned) for _ in range(2))
+    assert one.dtype == torch.float32
+    assert torch.equal(one, two)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    other = heads(task, network(star=star, seed=5), 20, learned)
+    assert torch.equal(one, other) == (not star)
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(("features", "examples"), SHAPES)
+def test_single_and_double_precision_agree(features, examples, star):
+    task = drawn.task(8, AGENTS, examples, 4, features, CLASSES, masked=True)
+    learned = optimizer(size=0.2, dtype=torch.float32)
+    rows = [
+        heads(task.to(dtype), network(star=star), 10, learned).double()
+        for dtype in (torch.float32, torch.float64)
+    ]
+    torch.testing.assert_close(*rows, rtol=0, atol=1e-3 * float(rows[1].abs().max()))
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("examples", [1, 6])
+@pytest.mark.parametrize("features", [1, 4, 20])
+@pytest.mark.parametrize("star", [False, True])
+def test_the_smallest_federations_run(agents, classes, examples, features, star):
+    task = drawn.task(9, agents, examples, 3, features, classes)
+    over = Network(nx.path_graph(agents), "metropolis")
+    if star:
+        over = StarNetwork(agents, 1, drawn.seeded(0))
+    found = heads(task, over, 7)
+    assert found.shape == (agents, (features + 1) * classes)
+    assert found.isfinite().all()
+    if classes == 1:
+        assert torch.equal(found, torch.zeros_like(found))
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e4])
+def test_constant_features_are_no_trouble(value, dtype, star):
+    task = drawn.task(10, AGENTS, 6, 3, 20, CLASSES).to(dtype)
+    for columns in (slice(0, 3), slice(0, 20)):
+
+        def constant(x, y, mask, columns=columns):
+            x = x.clone()
+            x[:, :, columns] = value
+            return x, y, mask
+
+        learned = optimizer(dtype=torch.float32)
+        assert heads(changed(task, constant), network(star=star), 20, learned).isfinite().all()
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("unit", [1e-16, 1e-12, 1e-8, 1e-4, 1e4, 1e8, 1e12, 1e16])
+def test_features_in_very_small_and_very_large_units_are_no_trouble(unit, star):
+    task = drawn.task(12, AGENTS, 8, 5, 20, CLASSES, dtype=torch.float32)
+    other = changed(task, lambda x, y, mask: (unit * x, y, mask))
+    learned, head = optimizer(dtype=torch.float32), SoftmaxHead(20, CLASSES)
+    found, expected = (
+        head.logits(heads(each, network(star=star), 6, learned), each.test.x)
+        for each in (other, task)
+    )
+    assert found.isfinite().all()
+    if 1e-8 <= unit <= 1e8:
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_agents_with_one_class_each_learn_all_of_them():
+    classes, agents = 4, 12
+    means = 3 * torch.eye(classes, 20, dtype=torch.float64)
+    y = (torch.arange(agents) % classes)[:, None].expand(-1, 8)
+    x = means[y] + torch.randn(agents, 8, 20, generator=drawn.seeded(0), dtype=torch.float64)
+    part = Examples(x, y)
+    task = Task(part, part, classes)
+    over = Network(nx.circulant_graph(agents, [1, 2]), "metropolis")
+    learned = Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+    found = SoftmaxHead(20, classes).pooled_accuracy(heads(task, over, 20, learned), part)
+    assert found.min() > 0.9
+
+
+FAULTS = {
+    "stale": FaultConfig(stale=3),
+    "lossy": FaultConfig(loss=0.4),
+    "lossy, kept": FaultConfig(loss=0.4, weights="kept-by-receiver"),
+    "leaving": FaultConfig(leave=0.3),
+    "everything": FaultConfig(stale=2, loss=0.3, leave=0.2),
+}
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS.keys())
+def test_faults_are_survived(faults, star):
+    task = drawn.task(11, AGENTS, 8, 30, 18, CLASSES, masked=True, dtype=torch.float32)
+    learned = Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+    over = with_faults(network(star=star), faults, drawn.seeded(2))
+    head = SoftmaxHead(18, CLASSES)
+    for rounds in (5, 40):
+        over.reset(drawn.seeded(3))
+        found = heads(task, over, rounds, learned)
+        assert over.rounds == rounds
+        assert found.isfinite().all()
+        assert head.pooled_loss(found, task.test).max() < math.log(CLASSES)
+
+
+# --- derivatives -----------------------------------------------------------------------------
+
+
+def loss_of(learned, task, *, star, rounds=6, **options):
+    found = heads(task, network(star=star), rounds, learned, **options)
+    return SoftmaxHead(task.features, CLASSES).pooled_loss(found, task.test).mean()
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_derivatives_reach_every_parameter(star, batch_size):
+    task = drawn.task(12, AGENTS, 6, 5, 20, CLASSES, masked=True)
+    learned = optimizer().requires_grad_()
+    loss_of(learned, task, star=star, batch_size=batch_size).backward()
+    used, other = (learned.server, learned.graph) if star else (learned.graph, learned.server)
+    assert all(value.grad is None for value in other.parameters())
+    for name, value in used.named_parameters():
+        dead = value.grad == 0
+        if name == "round_in.weight":
+            # Without mini-batches, agents always fit to all of their examples.
+            assert dead[:, -2].all() == (batch_size is None)
+            dead = dead.clone()
+            dead[:, -2] = False
+        if name == "round_in.weight" and not star:
+            # How many agents a server hears is no news where there is none.
+            assert dead[:, SCHEDULE - 1].all()
+            dead[:, SCHEDULE - 1] = False
+        if name.startswith("round_out") and star:
+            # κ is of graphs only.
+            assert dead[7].all()
+            dead = dead.clone()
+            dead[7] = False
+        assert not dead.any(), name
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
+def test_derivatives_are_those_of_finite_differences(features, examples, star):
+    task = drawn.task(13, AGENTS, examples, 5, features, CLASSES, masked=True)
+    learned = optimizer().requires_grad_()
+    loss_of(learned, task, star=star).backward()
+    controller = learned.server if star else learned.graph
+    places = [
+        (controller.round_in.weight, (2, 9)),
+        (controller.round_out.bias, (0,)),
+        (controller.round_out.bias, (9,)),
+        (controller.class_in.weight, (1, 3)),
+        (controller.class_out.bias, (1,)),
+    ]
+    tiny = 1e-5
+    for value, place in places:
+        around = []
+        with torch.no_grad():
+            for sign in (1, -1):
+                value[place] += sign * tiny
+                around.append(float(loss_of(learned, task, star=star)))
+                value[place] -= sign * tiny
+        slope = (around[0] - around[1]) / (2 * tiny)
+        assert float(value.grad[place]) == pytest.approx(slope, rel=1e-4, abs=1e-9)
+
+
+# --- at the edges ----------------------------------------------------------------------------
+
+
+def test_only_softmax_heads_are_trained():
+    model = ModuleModel(torch.nn.Linear(3, 3))
+    with pytest.raises(TypeError, match=r"^model: got a ModuleModel, .* trains a SoftmaxHead"):
+        optimizer().on(model)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, MOST_ROUNDS + 1])
+def test_impossible_depths_are_refused(rounds):
+    with pytest.raises(ValueError, match=rf"^rounds: got {rounds}, .* between 1 and {MOST_ROUNDS}"):
+        optimizer().on(SoftmaxHead(3, 3), rounds)
+
+
+@pytest.mark.parametrize("rounds", [2.5, 20.0, "20", True])
+def test_rounds_that_are_no_whole_numbers_are_refused(rounds):
+    with pytest.raises(TypeError, match=r"rounds: got .* whole number"):
+        optimizer().on(SoftmaxHead(3, 2), rounds)
+
+
+def test_unknown_scalings_and_tasks_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"^scaling: got 'none'"):
+        optimizer().on(SoftmaxHead(3, 3), 5, "none")
+    with pytest.raises(ValueError, match=r"^batch_size: got 0, but it must be at least 1"):
+        optimizer().on(SoftmaxHead(3, 3), 5, batch_size=0)
+    for size in (2.5, 1.0, "3", True):
+        with pytest.raises(TypeError, match=r"^batch_size: got .*, but it must be a whole number"):
+            optimizer().on(SoftmaxHead(3, 3), 5, batch_size=size)
+    algorithm = optimizer().on(SoftmaxHead(3, 3), 5)
+    with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
+        algorithm.init(drawn.task(0, 4), network(), drawn.seeded(0))
+    with pytest.raises(ValueError, match=r"5 features"):
+        algorithm.init(drawn.task(0, AGENTS, features=5), network(), drawn.seeded(0))
+
+
+def test_without_a_number_of_rounds_there_are_twenty():
+    assert optimizer().on(SoftmaxHead(3, 3)).rounds == 20
+    assert optimizer().constraints == 10
+
+
+def test_a_state_of_another_method_is_refused():
+    algorithm = optimizer().on(SoftmaxHead(3, 3), 5)
+    task = drawn.task(0, AGENTS)
+    state = algorithm.init(task, network(), drawn.seeded(0))
+    plain = type(state).__mro__[1](state.weights)
+    with pytest.raises(TypeError, match=r"^state: got a State"):
+        algorithm.step(plain, task, network(), drawn.seeded(0))
+
+
+def test_a_state_is_tensors_and_numbers():
+    task, over = drawn.task(0, AGENTS), network()
+    state = states(make(task), task, over)[-1]
+
+    def parts(value):
+        if isinstance(value, tuple):
+            return [part for one in value for part in parts(one)]
+        if not is_dataclass(value):
+            return [value]
+        return [part for field in fields(value) for part in parts(getattr(value, field.name))]
+
+    found = parts(state)
+    assert len(found) > 20
+    assert all(part is None or isinstance(part, torch.Tensor | int) for part in found)
+
+
+def test_its_number_of_parameters_does_not_depend_on_the_problem():
+    learned = optimizer()
+    numbers = [
+        sum(v.numel() for v in part.parameters()) for part in (learned.graph, learned.server)
+    ]
+    assert numbers == [988, 988]
+    for features, classes in ((1, 2), (40, 7)):
+        task = drawn.task(0, AGENTS, 4, 2, features, classes)
+        assert heads(task, network(), 3, learned).shape == (AGENTS, (features + 1) * classes)
+
+
+def test_a_shift_operator_that_does_not_average_is_refused():
+    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES)
+    laplacian = Network(lopsided_graph(), "laplacian")
+    with pytest.raises(ValueError, match="network: got the shift operator 'laplacian'"):
+        make(task).init(task, laplacian, drawn.seeded(0))
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("scaling", ["whole", "features"])
+def test_features_whose_squares_are_no_numbers_are_refused_standardised_or_not(scaling, star):
+    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=torch.float32)
+    huge = changed(task, lambda x, y, mask: (x * 1e21, y, mask))
+    message = r"^task: got features as large as .*e\+21, .* in float32: give them in another unit$"
+    with pytest.raises(FeatureRangeError, match=message):
+        make(huge, learned=optimizer(dtype=torch.float32), scaling=scaling).init(
+            huge, network(star=star), drawn.seeded(0)
+        )
+
+
+def test_an_error_about_features_can_be_copied_as_between_processes():
+    error = copy.copy(FeatureRangeError("got features of no use", "X"))
+    assert str(error) == "X: got features of no use"
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "unit"), [(torch.float32, 1e-25), (torch.float64, 1e-160), (torch.float64, 1e-200)]
+)
+def test_features_whose_squares_vanish_are_refused(dtype, unit, star):
+    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=dtype)
+    tiny = changed(task, lambda x, y, mask: (x * unit, y, mask))
+    with pytest.raises(ValueError, match=r"^task: got features that differ by no more than .*e-"):
+        make(tiny, learned=optimizer(dtype=dtype)).init(tiny, network(star=star), drawn.seeded(0))
