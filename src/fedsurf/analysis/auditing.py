@@ -34,7 +34,7 @@ from fedsurf.evaluation.run import run_all
 from fedsurf.evaluation.study import Study, StudyConfig
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, Network, NetworkConfig
-from fedsurf.network.graphs import GraphKind
+from fedsurf.network.config import GraphKind
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 

@@ -1,34 +1,13 @@
 """From a configuration to its network."""
 
-from dataclasses import dataclass, field
-
 import torch
 
 from fedsurf.common.checks import check_kind, check_option
-from fedsurf.network.faults import FaultConfig, with_faults
-from fedsurf.network.graphs import GraphConfig, make_graph
+from fedsurf.network.config import Calling, FaultConfig, GraphConfig, NetworkConfig, Shift
+from fedsurf.network.faults import with_faults
+from fedsurf.network.graphs import make_graph
 from fedsurf.network.network import Network
-from fedsurf.network.operators import Shift
-from fedsurf.network.star import Calling, StarNetwork
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Who talks to whom, and how their messages are weighted."""
-
-    graph: GraphConfig = field(default_factory=GraphConfig)
-    """The graph."""
-    shift: Shift | None = "adjacency"
-    """The shift operator: adjacency with self-loops normalised by rows, Metropolis–Hastings
-    weights, or the normalised Laplacian. Where None, the averages that suit the graph: adjacency in a
-    star, Metropolis–Hastings weights elsewhere."""
-    reporting: int | None = None
-    """How many agents report to the server in a round of a star; all where None."""
-    calling: Calling = field(default="random", metadata={"added_later": True})
-    """How the server of a star draws who reports: at random in each round, or in turn, in a random
-    order, every agent once before any is called again."""
-    faults: FaultConfig = field(default_factory=FaultConfig, metadata={"added_later": True})
-    """What goes wrong; nothing by default."""
+from fedsurf.network.star import StarNetwork
 
 
 def shift_of(config: NetworkConfig) -> Shift:

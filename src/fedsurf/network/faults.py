@@ -7,7 +7,6 @@ of the run and r: methods that are given the same generator meet the same faults
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,7 +14,8 @@ from torch import Tensor
 from fedsurf.common.checks import check_kind, check_number, check_whole
 from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.network.losses import Losses, LostWeights, check_lost_weights
+from fedsurf.network.config import FaultConfig, LostWeights
+from fedsurf.network.losses import Losses, check_lost_weights
 from fedsurf.network.network import Network
 from fedsurf.network.star import check_agents, check_rows
 
@@ -302,24 +302,6 @@ class LeavingNetwork(FaultyNetwork):
         self.away = torch.where(self.away, drawn >= self.comeback, drawn < self.leave)
         self.away[: int(self.server)] = False
         return losses.of_nodes(self.away, self.links, self.weights)
-
-
-@dataclass(frozen=True)
-class FaultConfig:
-    """What goes wrong on a network; nothing by default."""
-
-    stale: int = 0
-    """How many agents, drawn for each run, are stale: their neighbours use what they sent in the
-    round before (the paper's n_asyn)."""
-    loss: float = 0.0
-    """The probability with which each link loses its message in a round."""
-    leave: float = 0.0
-    """The probability with which an agent leaves before a round."""
-    comeback: float = 0.5
-    """The probability with which an agent that left returns before a round."""
-    weights: LostWeights = "renormalised"
-    """What becomes of the weights of messages that do not arrive: the receiver's remaining weights
-    are scaled to the old sum, or the receiver puts its own value in their place."""
 
 
 def with_faults(network: Network, config: FaultConfig, generator: torch.Generator) -> Network:

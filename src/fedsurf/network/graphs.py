@@ -1,8 +1,7 @@
 """Graphs: who is linked to whom. Families by name, or any networkx graph of one's own."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import networkx as nx
 import torch
@@ -10,23 +9,10 @@ import torch
 from fedsurf.common.checks import check_kind, check_number, check_whole
 from fedsurf.common.randomness import next_seed
 from fedsurf.common.text import counted
-
-GraphKind = Literal["regular", "erdos-renyi", "star", "ring", "torus", "complete", "small-world"]
+from fedsurf.network.config import GraphConfig, GraphKind
 
 _DRAWS = 100
 """How many random graphs are drawn in search of a connected one."""
-
-
-@dataclass(frozen=True)
-class GraphConfig:
-    """A family of graphs."""
-
-    kind: GraphKind = "regular"
-    """The family. In a star, node 0 is a server that holds no data; all other nodes are agents."""
-    degree: int = 3
-    """Neighbours of each agent (regular, small-world, where it must be even)."""
-    probability: float = 0.1
-    """Chance of a link between two agents (erdos-renyi), or of rewiring one (small-world)."""
 
 
 def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> nx.Graph:

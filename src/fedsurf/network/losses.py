@@ -1,12 +1,12 @@
 """Messages that do not arrive, and what becomes of the weights that they would have had."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-LostWeights = Literal["renormalised", "kept-by-receiver"]
+from fedsurf.network.config import LostWeights
 
 
 def check_lost_weights(weights: LostWeights) -> None:

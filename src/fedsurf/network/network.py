@@ -7,9 +7,10 @@ import networkx as nx
 import torch
 from torch import Tensor
 
+from fedsurf.network.config import Shift
 from fedsurf.network.graphs import check_graph
 from fedsurf.network.losses import NO_LOSSES, Losses
-from fedsurf.network.operators import Shift, lowest_eigenvalue, shift_operator
+from fedsurf.network.operators import lowest_eigenvalue, shift_operator
 from fedsurf.network.product import product
 
 

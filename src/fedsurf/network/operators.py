@@ -1,7 +1,5 @@
 """Graph shift operators: the S of the paper, whose product with W is one round of communication."""
 
-from typing import Literal
-
 import networkx as nx
 import numpy as np
 import torch
@@ -9,7 +7,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
-Shift = Literal["adjacency", "metropolis", "laplacian"]
+from fedsurf.network.config import Shift
 
 SPARSE_ABOVE = 64
 """Above this number of nodes an operator with few links is stored sparsely."""

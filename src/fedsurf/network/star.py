@@ -1,18 +1,15 @@
 """A star: a server without data, and agents of whom some report to it in a round."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import networkx as nx
 import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_kind, check_option, check_whole
+from fedsurf.network.config import Calling, Shift
 from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.network import Network
-from fedsurf.network.operators import Shift
-
-Calling = Literal["random", "in-turn"]
 
 
 class StarNetwork(Network):

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_whole
+from fedsurf.network.config import Shift
 from fedsurf.network.graphs import check_graphs
 from fedsurf.network.losses import Losses
 from fedsurf.network.network import Network
-from fedsurf.network.operators import Shift
 
 
 class TimeVaryingNetwork(Network):

@@ -1,0 +1,58 @@
+"""Configuration of graphs, networks and faults: plain data that command lines read without torch."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+GraphKind = Literal["regular", "erdos-renyi", "star", "ring", "torus", "complete", "small-world"]
+Shift = Literal["adjacency", "metropolis", "laplacian"]
+Calling = Literal["random", "in-turn"]
+LostWeights = Literal["renormalised", "kept-by-receiver"]
+
+
+@dataclass(frozen=True)
+class GraphConfig:
+    """A family of graphs."""
+
+    kind: GraphKind = "regular"
+    """The family. In a star, node 0 is a server that holds no data; all other nodes are agents."""
+    degree: int = 3
+    """Neighbours of each agent (regular, small-world; even for small-world)."""
+    probability: float = 0.1
+    """Probability of a link between two agents (erdos-renyi), or of rewiring one (small-world)."""
+
+
+@dataclass(frozen=True)
+class FaultConfig:
+    """Faults of a network; none by default."""
+
+    stale: int = 0
+    """Number of stale agents, drawn for each run: their neighbours use what they sent in the round
+    before (the paper's n_asyn)."""
+    loss: float = 0.0
+    """Probability that a link loses its message in a round."""
+    leave: float = 0.0
+    """Probability that an agent leaves before a round."""
+    comeback: float = 0.5
+    """Probability that an agent that left returns before a round."""
+    weights: LostWeights = "renormalised"
+    """Weights of messages that do not arrive: scale the receiver's remaining weights to the same
+    sum, or let the receiver use its own value instead."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """A graph, its shift operator, who reports to a server, and faults."""
+
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    """The graph."""
+    shift: Shift | None = "adjacency"
+    """The shift operator: row-normalised adjacency with self-loops, Metropolis–Hastings weights, or
+    the normalised Laplacian. None selects an average that suits the graph: adjacency in a star,
+    Metropolis–Hastings weights elsewhere."""
+    reporting: int | None = None
+    """Number of agents that report to the server in a round of a star; None for all."""
+    calling: Calling = field(default="random", metadata={"added_later": True})
+    """How the server of a star draws who reports: at random in each round, or in turn, in a random
+    order, every agent once before any is called again."""
+    faults: FaultConfig = field(default_factory=FaultConfig, metadata={"added_later": True})
+    """Faults of the network; none by default."""
