@@ -17,8 +17,9 @@ from fedsurf.algorithms import DGD, State
 from fedsurf.algorithms.algorithm import check_fits, node_gradient
 from fedsurf.algorithms.checks import own_state
 from fedsurf.evaluation.run import run_all
+from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.distribution import meta_tasks
-from fedsurf.tasks.features import FeatureConfig, load_features
+from fedsurf.tasks.features import load_features
 
 AGENTS, ROUNDS = 12, 30
 STEP_SIZES = (0.01, 0.03, 0.1, 0.3, 1.0)

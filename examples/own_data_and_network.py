@@ -13,9 +13,10 @@ from torch import nn
 import fedsurf
 from fedsurf.algorithms import DGD
 from fedsurf.evaluation.run import run_all
+from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.dataset import Dataset
 from fedsurf.tasks.distribution import meta_tasks
-from fedsurf.tasks.features import FeatureConfig, features_of
+from fedsurf.tasks.features import features_of
 
 ROUNDS = 80
 

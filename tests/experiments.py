@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
-from fedsurf.tasks.distribution import TaskConfig
-from fedsurf.tasks.features import FeatureConfig, Features
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
+from fedsurf.tasks.features import Features
 from fedsurf.unrolled import UDGDConfig
 
 CONFIG = ExperimentConfig(

@@ -29,9 +29,9 @@ from fedsurf.analysis.interventions import (
 from fedsurf.analysis.verdict import judge
 from fedsurf.cli.main import run
 from fedsurf.network import GraphConfig, NetworkConfig
-from fedsurf.tasks.distribution import TaskConfig
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.features import FeatureConfig, Features
+from fedsurf.tasks.features import Features
 from fedsurf.tasks.task import Task
 
 AUDIT = sys.modules["fedsurf.analysis.auditing"]

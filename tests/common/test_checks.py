@@ -27,9 +27,10 @@ from fedsurf.network import (
     make_network,
 )
 from fedsurf.pretrained import load
-from fedsurf.tasks.distribution import TaskConfig, meta_tasks
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
+from fedsurf.tasks.distribution import meta_tasks
 from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.features import FeatureConfig, load_features
+from fedsurf.tasks.features import load_features
 from fedsurf.tasks.partition import DirichletAgents
 from fedsurf.tasks.task import Task
 

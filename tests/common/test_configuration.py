@@ -13,8 +13,7 @@ from fedsurf.common.configuration import from_dict, to_dict
 from fedsurf.evaluation.experiment import ExperimentConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import DescentConfig, SurfConfig
-from fedsurf.tasks.distribution import TaskConfig
-from fedsurf.tasks.features import FeatureConfig
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled import UDGDConfig
 
 

@@ -15,7 +15,8 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining, SurfConfig
 from fedsurf.surf.factored_adam import NUMBERS_AT_ONCE, FactoredAdam
-from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution
+from fedsurf.tasks.config import TaskConfig
+from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
 from fedsurf.unrolled import UDGD, Perceptron, UDGDConfig
 
 FEATURES, CLASSES, AGENTS = 5, 3, 6

@@ -25,7 +25,8 @@ from fedsurf.surf import (
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.loop import meta_train
 from fedsurf.surf.training import spread_over
-from fedsurf.tasks.distribution import MetaTasks, TaskConfig, TaskDistribution
+from fedsurf.tasks.config import TaskConfig
+from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
 from fedsurf.unrolled import UDGD, UDGDConfig
 
 FEATURES, CLASSES = 3, 3

@@ -9,7 +9,8 @@ from drawn import real_examples, seeded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.tasks.distribution import TaskConfig, TaskDistribution, meta_tasks
+from fedsurf.tasks.config import TaskConfig
+from fedsurf.tasks.distribution import TaskDistribution, meta_tasks
 from fedsurf.tasks.features import Features
 
 SMALL = TaskConfig(agents=4, train_examples=5, test_examples=3)

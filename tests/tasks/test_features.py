@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from fedsurf.tasks import features as features_module
+from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.dataset import Dataset
-from fedsurf.tasks.features import FeatureConfig, features_of, load_features
+from fedsurf.tasks.features import features_of, load_features
 from fedsurf.tasks.projection import CHUNK, Projection
 
 RANDOM = np.random.default_rng(0)

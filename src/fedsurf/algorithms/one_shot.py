@@ -20,7 +20,8 @@ from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_aver
 from fedsurf.algorithms.local_only import check_local_training, local_optimum
 from fedsurf.models import Model
 from fedsurf.network import Network
-from fedsurf.tasks.task import AgentWeighting, Task
+from fedsurf.tasks.config import AgentWeighting
+from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True)

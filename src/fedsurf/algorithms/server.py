@@ -18,8 +18,9 @@ from fedsurf.algorithms.local import Correction, local_descent
 from fedsurf.common.checks import check_number, check_whole
 from fedsurf.models import Model
 from fedsurf.network import Network
+from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import AgentWeighting, Task
+from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from fedsurf.surf.config import SurfConfig
 from fedsurf.surf.loop import Observer, check_trained_with, meta_train, open_run, read_run_config
 from fedsurf.surf.problems import FixedProblems
 from fedsurf.surf.training import MetaTraining
-from fedsurf.tasks.distribution import DividedTasks, TaskConfig, TaskDistribution, meta_tasks
-from fedsurf.tasks.features import FeatureConfig, Features, load_features
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
+from fedsurf.tasks.distribution import DividedTasks, TaskDistribution, meta_tasks
+from fedsurf.tasks.features import Features, load_features
 from fedsurf.tasks.fingerprint import fingerprint, other_than
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import UDGD, UDGDConfig

@@ -6,8 +6,7 @@ from fedsurf.evaluation.experiment import ExperimentConfig
 from fedsurf.evaluation.study import StudyConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import DescentConfig, SurfConfig
-from fedsurf.tasks.distribution import TaskConfig
-from fedsurf.tasks.features import FeatureConfig
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled import UDGDConfig
 
 

@@ -13,7 +13,8 @@ from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import finite, standard_error
 from fedsurf.models import Model
 from fedsurf.network import Network
-from fedsurf.tasks.task import AgentWeighting, Task
+from fedsurf.tasks.config import AgentWeighting
+from fedsurf.tasks.task import Task
 
 _DTYPES = {"rounds": torch.int64, "floats": torch.int64}
 

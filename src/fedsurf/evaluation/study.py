@@ -33,9 +33,10 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network, shift_of
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.loop import check_trained_with
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.tasks.dataset import checksum
-from fedsurf.tasks.distribution import DividedTasks, TaskConfig, meta_tasks
-from fedsurf.tasks.features import FeatureConfig, Features, load_features
+from fedsurf.tasks.distribution import DividedTasks, meta_tasks
+from fedsurf.tasks.features import Features, load_features
 from fedsurf.tasks.task import Task
 
 VERSION = 3

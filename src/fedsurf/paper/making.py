@@ -26,7 +26,7 @@ from fedsurf.paper.stages import (
     run_here,
 )
 from fedsurf.paper.workshop import Workshop
-from fedsurf.tasks.features import FeatureConfig
+from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.sources import MissingDataError
 
 Say = Callable[[str], None]

@@ -10,8 +10,7 @@ from fedsurf.evaluation.study import StudyConfig
 from fedsurf.evaluation.tuning import TuneConfig
 from fedsurf.network import FaultConfig, GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
-from fedsurf.tasks.distribution import TaskConfig
-from fedsurf.tasks.features import FeatureConfig
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled import UDGDConfig
 
 SizeName = Literal["smoke", "desktop", "paper"]

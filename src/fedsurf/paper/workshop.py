@@ -37,7 +37,8 @@ from fedsurf.paper.rivals import given_by_paper, paper_settings, where_from
 from fedsurf.paper.sizes import Size
 from fedsurf.surf.loop import Observer
 from fedsurf.surf.unrolling import unroll
-from fedsurf.tasks.features import FeatureConfig, Features, load_features
+from fedsurf.tasks.config import FeatureConfig
+from fedsurf.tasks.features import Features, load_features
 
 Kind = Literal[
     "the paper's", "tuned", "the paper's settings", "textbook settings", "not the paper's"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedsurf.common.checks import check_count, check_option
 from fedsurf.surf.constraints import DescentConfig, GradientExamples
-from fedsurf.tasks.task import AgentWeighting
+from fedsurf.tasks.config import AgentWeighting
 
 LossOn = Literal["own", "pooled"]
 SelectBy = Literal["loss", "accuracy", "last"]

@@ -7,7 +7,8 @@ from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.network import Network
 from fedsurf.surf.constraints import DescentConfig, gradient_norm, gradient_norms, taken_at_once
-from fedsurf.tasks.task import AgentWeighting, Task
+from fedsurf.tasks.config import AgentWeighting
+from fedsurf.tasks.task import Task
 
 
 def unroll(

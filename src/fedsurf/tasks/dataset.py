@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsurf.common.text import counted
+from fedsurf.tasks.config import TEST_FRACTION
 
 Array = NDArray[Any]
-
-TEST_FRACTION = 0.2
-"""The share of the examples that becomes the test part where the data comes without one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,58 +1,21 @@
 """Task distributions: what tasks are drawn from, for meta-training, validation and meta-test."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.tasks.config import TaskConfig
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import Features
-from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
+from fedsurf.tasks.partition import make_partition
 from fedsurf.tasks.task import Task
 
 UNLIMITED = torch.iinfo(torch.int64).max // 2**16
 """How many examples of a class there are where they are drawn with replacement."""
-
-
-@dataclass(frozen=True)
-class TaskConfig:
-    """What one federated problem looks like."""
-
-    agents: int = 100
-    """The number of agents, the paper's n."""
-    train_examples: int = 45
-    """Training examples of each agent."""
-    test_examples: int = 15
-    """Test examples of each agent."""
-    fewest_train_examples: int | None = None
-    """If given, each agent holds a number of training examples drawn between this and
-    `train_examples`, instead of all the same."""
-    partition: Literal["class-imbalanced", "dirichlet"] = "class-imbalanced"
-    """class-imbalanced: each task has its own label distribution, spread evenly over the agents;
-    dirichlet: each agent has its own."""
-    concentration: float = 10.0
-    """How even the label distributions of class-imbalanced tasks are; larger is more even."""
-    alpha: float = 0.3
-    """How even the agents' label distributions are (dirichlet); smaller is more heterogeneous."""
-    classes_per_task: int | None = None
-    """If given, each task is about so many classes, drawn at random and numbered anew."""
-    permute_labels: bool = False
-    """Rename the labels by a random permutation in each task."""
-    replacement: bool = False
-    """Draw examples with replacement. Training and test parts stay disjoint."""
-
-    def make_partition(self) -> Partition:
-        """Return the partition that is named."""
-        if self.partition == "class-imbalanced":
-            return ClassImbalanced(self.concentration)
-        if self.partition == "dirichlet":
-            return DirichletAgents(self.alpha)
-        raise ValueError(
-            f"partition: got {self.partition!r}, but it must be 'class-imbalanced' or 'dirichlet'"
-        )
 
 
 class TaskDistribution:
@@ -113,7 +76,7 @@ class TaskDistribution:
         self.classes = classes if subset is None else subset
         self.features = x.shape[1]
         self._x = x
-        self._partition = config.make_partition()
+        self._partition = make_partition(config)
         self._members = [(y == label).nonzero().flatten() for label in range(classes)]
 
     def draw(self, generator: torch.Generator) -> Task:

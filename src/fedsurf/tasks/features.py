@@ -20,7 +20,8 @@ from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.files import CheckpointError, read_metadata, read_tensors, write_tensors
 from fedsurf.tasks import sources
 from fedsurf.tasks.backbones import Backbone, Pixels, backbone
-from fedsurf.tasks.dataset import TEST_FRACTION, Array, Dataset, checksum
+from fedsurf.tasks.config import FeatureConfig
+from fedsurf.tasks.dataset import Array, Dataset, checksum
 from fedsurf.tasks.home import home
 from fedsurf.tasks.projection import Projection
 
@@ -49,33 +50,6 @@ class Features:
     test_x: Tensor
     test_y: Tensor
     classes: int
-
-
-@dataclass(frozen=True)
-class FeatureConfig:
-    """Which data, and what is seen of it."""
-
-    source: str = "fashion-mnist-mini"
-    """The data: a name that `fedsurf data list` shows, or the path of your own .npz file."""
-    folder: Path | None = None
-    """Where its files are, if not where `fedsurf data get` puts them."""
-    backbone: str = "pca"
-    """What turns images into features: none (the pixels), pca (their principal components),
-    efficientnet-lite0 or resnet18 (and then the principal components of what they return)."""
-    components: int | None = 32
-    """How many principal components to keep. None keeps as many as there are features, on the
-    principal axes for pca and as they are for a deep backbone. The backbone none has no principal
-    components and takes no notice of this."""
-    image_size: int = 160
-    """The height and width in pixels that images get for a deep backbone."""
-    test_fraction: float = TEST_FRACTION
-    """The share of each class that becomes the test part of an .npz file without one."""
-
-    def __post_init__(self) -> None:
-        # A path may be given as text and the other way round: configurations must stay comparable.
-        object.__setattr__(self, "source", str(self.source))
-        if self.folder is not None:
-            object.__setattr__(self, "folder", Path(self.folder))
 
 
 def load_features(

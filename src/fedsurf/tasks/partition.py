@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_number
+from fedsurf.common.checks import check_number, check_option
 from fedsurf.common.randomness import numpy_generator
+from fedsurf.tasks.config import PartitionKind, TaskConfig
 
 _DRAWS = 1000
 """How often label distributions are drawn in search of one that the pool can serve."""
@@ -83,6 +84,20 @@ class DirichletAgents:
             own[torch.randperm(len(own), generator=generator)]
             for own in torch.split(labels, sizes.tolist())
         ]
+
+
+def make_partition(config: TaskConfig) -> Partition:
+    """Return the partition that `config` names.
+
+    Examples
+    --------
+    >>> make_partition(TaskConfig(partition="dirichlet", alpha=0.7))
+    DirichletAgents(alpha=0.7)
+    """
+    check_option(config.partition, PartitionKind, "partition")
+    if config.partition == "dirichlet":
+        return DirichletAgents(config.alpha)
+    return ClassImbalanced(config.concentration)
 
 
 class _Draw(Protocol):

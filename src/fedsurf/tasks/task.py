@@ -1,17 +1,14 @@
 """A task: one federated problem, the D of the paper."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.unpadded import UnpaddedExamples
-
-AgentWeighting = Literal["uniform", "examples"]
-"""How much an agent counts in f: 1/n (the paper's), or its share of the examples."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsurf.tasks.dataset import TEST_FRACTION, Dataset
+from fedsurf.tasks.config import TEST_FRACTION
+from fedsurf.tasks.dataset import Dataset
 from fedsurf.tasks.home import home
 from fedsurf.tasks.sources.arrays import read_npz
 from fedsurf.tasks.sources.cifar import CIFAR10

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsurf.tasks.dataset import TEST_FRACTION, Array, Dataset
+from fedsurf.tasks.config import TEST_FRACTION
+from fedsurf.tasks.dataset import Array, Dataset
 
 PARTS = ("train_x", "train_y", "test_x", "test_y")
 WHOLE = ("x", "y")

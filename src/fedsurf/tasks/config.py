@@ -1,0 +1,80 @@
+"""Configurations of features and tasks; importable without torch, for command lines."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+AgentWeighting = Literal["uniform", "examples"]
+"""Weight of an agent in f: 1/n (the paper's), or its share of the examples."""
+
+PartitionKind = Literal["class-imbalanced", "dirichlet"]
+"""How the classes are distributed over tasks and agents; see `tasks.partition`."""
+
+TEST_FRACTION = 0.2
+"""Share of each class that becomes the test part of data without one."""
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """A data source, and the features extracted from it.
+
+    Examples
+    --------
+    >>> FeatureConfig("digits", components=16).components
+    16
+    """
+
+    source: str = "fashion-mnist-mini"
+    """The data: a name that `fedsurf data list` shows, or the path of an .npz file."""
+    folder: Path | None = None
+    """Folder with the files of the source, if not the one that `fedsurf data get` fills."""
+    backbone: str = "pca"
+    """Feature extractor for images: none (raw pixels), pca (principal components),
+    efficientnet-lite0 or resnet18 (followed by principal components)."""
+    components: int | None = 32
+    """Number of principal components. None keeps all of them for pca, and the unrotated features
+    of a deep backbone. Ignored by the backbone none."""
+    image_size: int = 160
+    """Height and width in pixels to which images are resized for a deep backbone."""
+    test_fraction: float = TEST_FRACTION
+    """Share of each class that becomes the test part of an .npz file without one."""
+
+    def __post_init__(self) -> None:
+        # Accept str and Path for both, so that equal configurations compare equal.
+        object.__setattr__(self, "source", str(self.source))
+        if self.folder is not None:
+            object.__setattr__(self, "folder", Path(self.folder))
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """Size and heterogeneity of one federated task.
+
+    Examples
+    --------
+    >>> TaskConfig(agents=10, partition="dirichlet", alpha=0.7).agents
+    10
+    """
+
+    agents: int = 100
+    """Number of agents, the paper's n."""
+    train_examples: int = 45
+    """Training examples of each agent."""
+    test_examples: int = 15
+    """Test examples of each agent."""
+    fewest_train_examples: int | None = None
+    """If given, the number of training examples of each agent is drawn between this and
+    `train_examples`."""
+    partition: PartitionKind = "class-imbalanced"
+    """class-imbalanced: each task has its own label distribution, spread evenly over the agents;
+    dirichlet: each agent has its own label distribution."""
+    concentration: float = 10.0
+    """Evenness of the label distributions of class-imbalanced tasks; larger is more even."""
+    alpha: float = 0.3
+    """Evenness of the agents' label distributions (dirichlet); smaller is more heterogeneous."""
+    classes_per_task: int | None = None
+    """If given, each task has this many classes, drawn at random and numbered from 0."""
+    permute_labels: bool = False
+    """Rename the labels by a random permutation in each task."""
+    replacement: bool = False
+    """Draw examples with replacement. Training and test parts stay disjoint."""
