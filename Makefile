@@ -26,10 +26,11 @@ test: $(STAMP) ## run the tests
 test-slow: $(STAMP) ## run the tests at full scale
 	$(BIN)/python -m pytest -m slow
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy and the order of the rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(STAMP) ## print the benchmarks' ratios
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
