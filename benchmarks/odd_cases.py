@@ -44,7 +44,7 @@ from fedsurf.network import Network
 from fedsurf.pretrained import digest
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled.transferable.transferable_algorithm import Scaling
+from fedsurf.unrolled.config import Scaling
 
 LONGER = 10
 """How many times the rounds of SURF-T the longer runs of DFedAvgM take."""

@@ -28,7 +28,7 @@ from fedsurf.evaluation.run import run_all
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled.transferable.transferable_algorithm import Scaling
+from fedsurf.unrolled.config import Scaling
 
 WAYS: dict[str, Scaling] = {"False": "whole", "True": "features", '"auto"': "auto"}
 TABLES: dict[str, Callable[..., object]] = {

@@ -14,9 +14,10 @@ from fedsurf.cli.main import run
 from fedsurf.common.files import CheckpointError, read_new_tensors, write_tensors
 from fedsurf.network import StarNetwork
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.module_layer import GradientTransfer, GradientTransferConfig
+from fedsurf.unrolled.config import GradientTransferConfig
+from fedsurf.unrolled.module_layer import GradientTransfer
 
-ABOUT = {"optimizer": {"width": 4, "class_width": 3}}
+ABOUT = {"optimizer": {"width": 4, "class_width": 3, "confidence_width": 0}}
 
 
 @pytest.fixture
@@ -83,7 +84,9 @@ def test_files_from_before_there_was_confidence_are_loaded_without(file: Path) -
         if not name.startswith("confidence.")
     }
     assert len(tensors) < len(list(shipped.parameters()))
-    write_tensors(file, tensors, {"optimizer": {"width": 24, "class_width": 12}})
+    write_tensors(
+        file, tensors, {"optimizer": {"width": 24, "class_width": 12, "confidence_width": 0}}
+    )
     loaded = fedsurf.load(file)
     assert loaded.confidence is None
     with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads"):
@@ -148,7 +151,11 @@ def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None
     write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 4, "colour": "red"}})
     with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer .*colour"):
         fedsurf.load(file)
-    write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 0, "class_width": 3}})
+    write_tensors(
+        file,
+        {"other": torch.zeros(3)},
+        {"optimizer": {"width": 0, "class_width": 3, "confidence_width": 0}},
+    )
     with pytest.raises(CheckpointError, match=r"small\.safetensors: does not hold .*width: got 0"):
         fedsurf.load(file)
     write_tensors(file, {"other": torch.zeros(3)}, ABOUT)
@@ -157,6 +164,10 @@ def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None
 
 
 def test_weights_of_another_shape_are_refused(file: Path) -> None:
-    write_tensors(file, read_new_tensors(file), {"optimizer": {"width": 5, "class_width": 3}})
+    write_tensors(
+        file,
+        read_new_tensors(file),
+        {"optimizer": {"width": 5, "class_width": 3, "confidence_width": 0}},
+    )
     with pytest.raises(CheckpointError, match=r"has shape \[4, 20\], but \[5, 20\] was expected"):
         fedsurf.load(file)

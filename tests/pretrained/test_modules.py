@@ -29,7 +29,7 @@ from fedsurf.pretrained.recipes.modules import (
 )
 from fedsurf.pretrained.recipes.problems import WideConfig
 from fedsurf.pretrained.recipes.recipe import WEIGHTS
-from fedsurf.unrolled.module_layer import GradientTransferConfig
+from fedsurf.unrolled.config import GradientTransferConfig
 
 DEFAULT = ModulePretrainConfig()
 SMALL = replace(

@@ -33,7 +33,7 @@ from fedsurf.evaluation.tuning import (
 )
 from fedsurf.pretrained import NAMES
 from fedsurf.tasks.fingerprint import fingerprint
-from fedsurf.unrolled.transferable.depth import FEWEST_ROUNDS, MOST_ROUNDS
+from fedsurf.unrolled.config import MAX_ROUNDS, MIN_ROUNDS
 
 DEPTHS = (20,)
 """The rounds of pretrained optimizers, unless others are asked for."""
@@ -126,9 +126,9 @@ def run_comparison(
     for size in batch_sizes:
         check_count(size, "batch_sizes")
     for depth in depths if pretrained else ():
-        if not FEWEST_ROUNDS <= depth <= MOST_ROUNDS:
+        if not MIN_ROUNDS <= depth <= MAX_ROUNDS:
             raise ValueError(
-                f"depths: got {depth}, but it must be between {FEWEST_ROUNDS} and {MOST_ROUNDS}"
+                f"depths: got {depth}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
             )
     config = with_fair_start(config, pretrained=bool(pretrained), runs=bool(runs))
     study = Study(config, folder / "cache")

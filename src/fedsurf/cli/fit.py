@@ -34,7 +34,7 @@ from fedsurf.estimator.saved import FILE, Head
 from fedsurf.estimator.tables_io import Labelled, read_features, read_labelled
 from fedsurf.evaluation import plots
 from fedsurf.network import Calling, GraphKind
-from fedsurf.unrolled.transferable.depth import MOST_LEARNED, MOST_ROUNDS, layers_of
+from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, MAX_ROUNDS, layer_count
 
 if TYPE_CHECKING:
     from fedsurf.estimator.classifier import FederatedClassifier
@@ -142,7 +142,7 @@ def fit(
         from fedsurf.estimator.classifier import FederatedClassifier
 
         model = FederatedClassifier(**settings, n_jobs=torch.get_num_threads())
-        with opener(err)("training", layers_of(rounds)) as advance, _quiet():
+        with opener(err)("training", layer_count(rounds)) as advance, _quiet():
             model.fit(labelled.x, labelled.y, labelled.agents, on_layer=advance)
         trajectory = rows_of(model, labelled)
         with _quiet():
@@ -383,10 +383,10 @@ def _note_left_out(labelled: Labelled) -> None:
 
 def _note_many_rounds(rounds: int) -> None:
     """Say so if there are more rounds than the optimizer learned with."""
-    if MOST_LEARNED < rounds <= MOST_ROUNDS:
+    if MAX_LEARNED_ROUNDS < rounds <= MAX_ROUNDS:
         err.print(
-            f"rounds: {rounds} are more than the {MOST_LEARNED} that the optimizer was meta-trained with; "
-            "the result may be worse than with fewer",
+            f"rounds: {rounds} are more than the {MAX_LEARNED_ROUNDS} that the optimizer was "
+            "meta-trained with; the result may be worse than with fewer",
             highlight=False,
             soft_wrap=True,
         )

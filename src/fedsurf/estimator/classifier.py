@@ -51,9 +51,8 @@ from fedsurf.pretrained import load
 from fedsurf.tasks.cohorts import parts_of, split
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
-from fedsurf.unrolled.transferable.depth import MOST_LEARNED
+from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, Scaling
 from fedsurf.unrolled.transferable.transfer_state import TransferState
-from fedsurf.unrolled.transferable.transferable_algorithm import Scaling
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -393,10 +392,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weigh_agents=True,
         )
         pool = examples.pooled()
-        if self.rounds > MOST_LEARNED:
+        if self.rounds > MAX_LEARNED_ROUNDS:
             warnings.warn(
-                f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to {MOST_LEARNED}; "
-                "the result may be worse than with fewer rounds",
+                f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to "
+                f"{MAX_LEARNED_ROUNDS}; the result may be worse than with fewer rounds",
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
         staged, records = [], []

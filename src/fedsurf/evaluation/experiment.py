@@ -25,7 +25,8 @@ from fedsurf.tasks.distribution import DividedTasks, TaskDistribution, meta_task
 from fedsurf.tasks.features import Features, load_features
 from fedsurf.tasks.fingerprint import fingerprint, other_than
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import UDGD, UDGDConfig
+from fedsurf.unrolled import UDGD
+from fedsurf.unrolled.config import UDGDConfig
 
 
 @dataclass(frozen=True)

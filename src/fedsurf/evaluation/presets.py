@@ -7,7 +7,7 @@ from fedsurf.evaluation.study import StudyConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import DescentConfig, SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
-from fedsurf.unrolled import UDGDConfig
+from fedsurf.unrolled.config import UDGDConfig
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fedsurf.evaluation.tuning import TuneConfig
 from fedsurf.network import FaultConfig, GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
-from fedsurf.unrolled import UDGDConfig
+from fedsurf.unrolled.config import UDGDConfig
 
 SizeName = Literal["smoke", "desktop", "paper"]
 

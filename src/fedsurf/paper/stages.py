@@ -19,7 +19,7 @@ from fedsurf.evaluation.study import StudyConfig
 from fedsurf.models import SoftmaxHead
 from fedsurf.paper.sizes import Size
 from fedsurf.paper.workshop import Workshop, digest
-from fedsurf.unrolled import UDGDConfig
+from fedsurf.unrolled.config import UDGDConfig
 
 
 class Stage(Protocol):

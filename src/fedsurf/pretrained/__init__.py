@@ -21,8 +21,9 @@ from fedsurf.common.checks import check_kind
 from fedsurf.common.configuration import from_dict
 from fedsurf.common.files import CheckpointError, read_metadata, read_tensors
 from fedsurf.common.randomness import generator
-from fedsurf.unrolled.module_layer import GradientTransfer, GradientTransferConfig
-from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableConfig
+from fedsurf.unrolled.config import GradientTransferConfig, TransferableConfig
+from fedsurf.unrolled.module_layer import GradientTransfer
+from fedsurf.unrolled.transferable.optimizer import Transferable
 
 Config = TypeVar("Config")
 Optimizer = TypeVar("Optimizer", bound=nn.Module)

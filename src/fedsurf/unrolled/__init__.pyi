@@ -1,11 +1,12 @@
+from .config import Activation as Activation
+from .config import GradientTransferConfig as GradientTransferConfig
+from .config import TransferableConfig as TransferableConfig
+from .config import UDGDConfig as UDGDConfig
 from .graph_filter import GraphFilter as GraphFilter
-from .perceptron import Activation as Activation
 from .perceptron import Perceptron as Perceptron
 from .perceptron import flatten_batch as flatten_batch
 from .transferable.optimizer import Transferable as Transferable
-from .transferable.optimizer import TransferableConfig as TransferableConfig
 from .transferable.transfer_state import TransferState as TransferState
 from .transferable.transferable_algorithm import TransferableAlgorithm as TransferableAlgorithm
 from .udgd import UDGD as UDGD
-from .udgd import UDGDConfig as UDGDConfig
 from .udgd import UDGDLayer as UDGDLayer

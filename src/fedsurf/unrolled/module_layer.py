@@ -34,18 +34,19 @@ from fedsurf.common.checks import check_whole
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
+from fedsurf.unrolled.config import (
+    CONSTRAINT_COUNT,
+    ROUNDS_PER_LAYER,
+    GradientTransferConfig,
+    check_rounds,
+    layer_count,
+)
 from fedsurf.unrolled.transferable.controller import (
     NOBODY,
     SCHEDULE,
     drawn_linear,
     schedule,
     two_layers,
-)
-from fedsurf.unrolled.transferable.depth import (
-    CONSTRAINTS,
-    ROUNDS_OF_A_LAYER,
-    check_rounds,
-    layers_of,
 )
 from fedsurf.unrolled.transferable.laziness import lazily
 from fedsurf.unrolled.transferable.summaries import FORGETTING, loss_of_guessing
@@ -73,16 +74,6 @@ REACH = 0.3
 """How far a step moves a tensor, at most, in units of its weights' root mean square."""
 SMALLEST = 1e-10
 """What is added to mean squares in a tensor's units before their logarithm."""
-
-
-@dataclass(frozen=True)
-class GradientTransferConfig:
-    """The shape of an optimizer for modules."""
-
-    width: int = 20
-    """Hidden units of the perceptron."""
-    local_steps: int = 4
-    """Gradient steps of a round."""
 
 
 class Tensors:
@@ -200,7 +191,7 @@ class GradientTransfer(nn.Module):
     @property
     def constraints(self) -> int:
         """The number of descending constraints: tenths of the depth, whatever the depth."""
-        return CONSTRAINTS
+        return CONSTRAINT_COUNT
 
     def on(
         self, model: Model, rounds: int | None = None, start: Start | None = None
@@ -252,7 +243,7 @@ class GradientTransferAlgorithm:
     @property
     def steps(self) -> int:
         """The number of layers: of two rounds each, the last of one if the rounds are odd."""
-        return layers_of(self.rounds)
+        return layer_count(self.rounds)
 
     @cached_property
     def _tensors(self) -> dict[torch.dtype, Tensors]:
@@ -298,7 +289,7 @@ class GradientTransferAlgorithm:
                 f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds, "
                 f"in {self.steps} steps"
             )
-        for _ in range(min(ROUNDS_OF_A_LAYER, self.rounds - own.rounds)):
+        for _ in range(min(ROUNDS_PER_LAYER, self.rounds - own.rounds)):
             own = self._round(own, task, network)
         return replace(own, steps=own.steps + 1)
 

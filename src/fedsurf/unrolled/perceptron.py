@@ -5,15 +5,14 @@ At the paper's scale that matrix has 53 million numbers and its two factors have
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsurf.tasks.examples import Examples
-
-Activation = Literal["relu", "tanh", "leaky-relu", "identity"]
+from fedsurf.unrolled.config import Activation
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,

@@ -6,8 +6,6 @@ Beside its classical step in `fedsurf.algorithms.dgd`: mixing becomes a learned 
 the gradient step a learned perceptron of the weights and a mini-batch.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -17,26 +15,9 @@ from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
+from fedsurf.unrolled.config import UDGDConfig
 from fedsurf.unrolled.graph_filter import GraphFilter
-from fedsurf.unrolled.perceptron import Activation, Perceptron, flatten_batch
-
-
-@dataclass(frozen=True)
-class UDGDConfig:
-    """The shape of a U-DGD optimizer; the paper's values by default."""
-
-    layers: int = 10
-    """The number of unrolled layers, the paper's L."""
-    filter_order: int = 2
-    """Communication rounds of a layer, the paper's K."""
-    batch_size: int = 10
-    """Examples that each agent feeds to a layer."""
-    activation: Activation = "relu"
-    """The perceptron's non-linearity σ."""
-    initial_mean: float = 0.0
-    """Mean μ0 of the initial weights."""
-    initial_deviation: float = 1.0
-    """Standard deviation σ0 of the initial weights."""
+from fedsurf.unrolled.perceptron import Perceptron, flatten_batch
 
 
 class UDGDLayer(nn.Module):

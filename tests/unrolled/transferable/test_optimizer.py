@@ -19,6 +19,7 @@ from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, wit
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig, memory
+from fedsurf.unrolled.config import MAX_ROUNDS
 from fedsurf.unrolled.transferable.controller import SCHEDULE, schedule
 from fedsurf.unrolled.transferable.curvature import (
     FEW,
@@ -27,7 +28,6 @@ from fedsurf.unrolled.transferable.curvature import (
     directions,
     unpack,
 )
-from fedsurf.unrolled.transferable.depth import MOST_ROUNDS
 from fedsurf.unrolled.transferable.feature_range import FeatureRangeError
 from fedsurf.unrolled.transferable.local_fit import by_feature
 from fedsurf.unrolled.transferable.local_view import LocalView
@@ -684,9 +684,9 @@ def test_only_softmax_heads_are_trained():
         optimizer().on(model)
 
 
-@pytest.mark.parametrize("rounds", [0, -1, MOST_ROUNDS + 1])
+@pytest.mark.parametrize("rounds", [0, -1, MAX_ROUNDS + 1])
 def test_impossible_depths_are_refused(rounds):
-    with pytest.raises(ValueError, match=rf"^rounds: got {rounds}, .* between 1 and {MOST_ROUNDS}"):
+    with pytest.raises(ValueError, match=rf"^rounds: got {rounds}, .* between 1 and {MAX_ROUNDS}"):
         optimizer().on(SoftmaxHead(3, 3), rounds)
 
 

@@ -21,7 +21,8 @@ from fedsurf.surf.config import SurfConfig
 from fedsurf.surf.loop import Observer
 from fedsurf.surf.problems import Problem
 from fedsurf.surf.training import MetaTraining
-from fedsurf.unrolled.module_layer import GradientTransfer, GradientTransferConfig
+from fedsurf.unrolled.config import GradientTransferConfig
+from fedsurf.unrolled.module_layer import GradientTransfer
 
 MOST_FEATURES, MOST_CLASSES = 64, 20
 """Of a problem; larger ones take long and teach no more."""

@@ -23,7 +23,8 @@ from fedsurf.surf.config import SurfConfig
 from fedsurf.surf.constraints import DescentConfig
 from fedsurf.surf.loop import Observer, meta_train, open_run
 from fedsurf.surf.training import MetaTraining
-from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableConfig
+from fedsurf.unrolled.config import TransferableConfig
+from fedsurf.unrolled.transferable.optimizer import Transferable
 
 Optimizer = TypeVar("Optimizer", bound=nn.Module)
 

@@ -3,35 +3,14 @@
 What they do is in `transferable_algorithm`.
 """
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import nn
 
-from fedsurf.common.checks import check_count
 from fedsurf.models import Model, SoftmaxHead
+from fedsurf.unrolled.config import CONSTRAINT_COUNT, Scaling, TransferableConfig
 from fedsurf.unrolled.transferable.confidence import Confidence
 from fedsurf.unrolled.transferable.controller import Controller
-from fedsurf.unrolled.transferable.depth import CONSTRAINTS
-from fedsurf.unrolled.transferable.transferable_algorithm import Scaling, TransferableAlgorithm
-
-
-@dataclass(frozen=True)
-class TransferableConfig:
-    """The shape of a transferable optimizer."""
-
-    width: int = 24
-    """Hidden units of the perceptron that sets the knobs of a round."""
-    class_width: int = 12
-    """Hidden units of the perceptron that sees the classes."""
-    confidence_width: int = field(default=0, metadata={"added_later": True})
-    """Hidden units of the perceptron that says how sure heads should be; 0 for none."""
-
-    def check(self) -> None:
-        """Raise for shapes that cannot be."""
-        check_count(self.width, "width")
-        check_count(self.class_width, "class_width")
-        check_count(self.confidence_width, "confidence_width", 0)
+from fedsurf.unrolled.transferable.transferable_algorithm import TransferableAlgorithm
 
 
 class Transferable(nn.Module):
@@ -58,7 +37,7 @@ class Transferable(nn.Module):
     @property
     def constraints(self) -> int:
         """The number of descending constraints: tenths of the depth, whatever the depth."""
-        return CONSTRAINTS
+        return CONSTRAINT_COUNT
 
     def on(
         self,

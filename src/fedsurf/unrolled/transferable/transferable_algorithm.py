@@ -26,7 +26,7 @@ changes the random directions of the sketch only.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from fedsurf.network import Network
 from fedsurf.tasks.cohorts import divided, join, parts_of
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import memory
+from fedsurf.unrolled.config import ROUNDS_PER_LAYER, Scaling, check_rounds, layer_count
 from fedsurf.unrolled.transferable.calibration import (
     Standards,
     own_spreads,
@@ -49,7 +50,6 @@ from fedsurf.unrolled.transferable.cohorts import Cohorts
 from fedsurf.unrolled.transferable.confidence import SURENESS, known_of
 from fedsurf.unrolled.transferable.controller import NOBODY, schedule
 from fedsurf.unrolled.transferable.curvature import WIDTH, WIDTH_THROUGH_SERVER, directions
-from fedsurf.unrolled.transferable.depth import ROUNDS_OF_A_LAYER, check_rounds, layers_of
 from fedsurf.unrolled.transferable.feature_range import check_range
 from fedsurf.unrolled.transferable.laziness import lazily
 from fedsurf.unrolled.transferable.local_fit import Outlook, by_feature
@@ -62,7 +62,6 @@ from fedsurf.unrolled.transferable.weighted_sum import weighted_sum
 if TYPE_CHECKING:
     from fedsurf.unrolled.transferable.optimizer import Transferable
 
-Scaling = Literal["whole", "features", "auto"]
 LOCAL_STEPS, LOCAL_STEPS_THROUGH_SERVER = 2, 4
 SHARED_ROUNDS, SHARED_ROUNDS_FOR_UNITS = 3, 4
 """In how many rounds agents over a graph tell the sum and the sketch of their examples; and, wherever they
@@ -121,7 +120,7 @@ class TransferableAlgorithm:
     @property
     def steps(self) -> int:
         """The number of layers: of two rounds each, the last of one if the rounds are odd."""
-        return layers_of(self.rounds)
+        return layer_count(self.rounds)
 
     @property
     def standardising(self) -> bool:
@@ -207,7 +206,7 @@ class TransferableAlgorithm:
                 f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds, "
                 f"in {self.steps} steps"
             )
-        for _ in range(min(ROUNDS_OF_A_LAYER, self.rounds - own.rounds)):
+        for _ in range(min(ROUNDS_PER_LAYER, self.rounds - own.rounds)):
             one_round = self._through_server if network.server else self._over_graph
             own = one_round(own, task, network, generator)
         weights = by_feature(own.head[:1] if network.server else own.head, self.model.features)

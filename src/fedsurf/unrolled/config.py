@@ -1,0 +1,78 @@
+"""Configuration of unrolled optimizers: plain data that command lines read without torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedsurf.common.checks import check_count, check_whole
+
+Activation = Literal["relu", "tanh", "leaky-relu", "identity"]
+Scaling = Literal["whole", "features", "auto"]
+
+ROUNDS_PER_LAYER = 2
+"""Communication rounds of a transferable layer; the last layer has 1 if a run's rounds are odd."""
+CONSTRAINT_COUNT = 10
+"""Descending constraints of a transferable optimizer: one for each tenth of its depth."""
+MIN_ROUNDS, MAX_ROUNDS = 1, 200
+"""Limits of the rounds of a run."""
+MAX_LEARNED_ROUNDS = 40
+"""Rounds of the longest runs in meta-training. Longer runs may end worse than shorter ones."""
+
+
+@dataclass(frozen=True)
+class UDGDConfig:
+    """Shape of a U-DGD optimizer; the defaults are the paper's values."""
+
+    layers: int = 10
+    """Number of unrolled layers, the paper's L."""
+    filter_order: int = 2
+    """Communication rounds of a layer, the paper's K."""
+    batch_size: int = 10
+    """Examples that each agent feeds to a layer."""
+    activation: Activation = "relu"
+    """The perceptron's non-linearity σ."""
+    initial_mean: float = 0.0
+    """Mean μ0 of the initial weights."""
+    initial_deviation: float = 1.0
+    """Standard deviation σ0 of the initial weights."""
+
+
+@dataclass(frozen=True)
+class TransferableConfig:
+    """Shape of a transferable optimizer."""
+
+    width: int = 24
+    """Hidden units of the perceptron that sets the controls of a round."""
+    class_width: int = 12
+    """Hidden units of the perceptron that sets the controls of a class."""
+    confidence_width: int = 0
+    """Hidden units of the perceptron that scales the logits; 0 for none."""
+
+    def check(self) -> None:
+        """Validate the widths."""
+        check_count(self.width, "width")
+        check_count(self.class_width, "class_width")
+        check_count(self.confidence_width, "confidence_width", 0)
+
+
+@dataclass(frozen=True)
+class GradientTransferConfig:
+    """Shape of an optimizer for modules."""
+
+    width: int = 20
+    """Hidden units of the perceptron."""
+    local_steps: int = 4
+    """Gradient steps of a round."""
+
+
+def check_rounds(rounds: int) -> None:
+    """Validate the number of rounds of a run."""
+    check_whole(rounds, "rounds")
+    if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
+        raise ValueError(
+            f"rounds: got {rounds}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
+        )
+
+
+def layer_count(rounds: int) -> int:
+    """Return the number of layers of a run: ⌈rounds / 2⌉."""
+    return -(-rounds // ROUNDS_PER_LAYER)
