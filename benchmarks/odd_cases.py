@@ -37,9 +37,10 @@ from fedsurf.algorithms.centralised import Centralised
 from fedsurf.cli.console import print_json
 from fedsurf.common.statistics import finite, standard_error, within_error
 from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import Trajectories, run
-from fedsurf.evaluation.tuning import TuneConfig, tune, with_batches_that_fit
+from fedsurf.evaluation.tuning import tune, with_batches_that_fit
 from fedsurf.network import Network
 from fedsurf.pretrained import digest
 from fedsurf.tasks.examples import Examples

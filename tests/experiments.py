@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 
-from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
+from fedsurf.evaluation.experiment import Experiment
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig

@@ -4,9 +4,10 @@ from .analysis.auditing import audit as audit
 from .analysis.certificate import certify as certify
 from .common.randomness import generator as generator
 from .estimator.classifier import FederatedClassifier as FederatedClassifier
+from .evaluation.config import ExperimentConfig as ExperimentConfig
+from .evaluation.config import StudyConfig as StudyConfig
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.experiment import Experiment as Experiment
-from .evaluation.experiment import ExperimentConfig as ExperimentConfig
 from .evaluation.methods import Method as Method
 from .evaluation.presets import STUDIES as STUDIES
 from .evaluation.presets import preset as preset
@@ -15,7 +16,6 @@ from .evaluation.run import Trajectory as Trajectory
 from .evaluation.run import run as run
 from .evaluation.study import Entrant as Entrant
 from .evaluation.study import Study as Study
-from .evaluation.study import StudyConfig as StudyConfig
 from .models import Model as Model
 from .models import ModuleModel as ModuleModel
 from .models import SoftmaxHead as SoftmaxHead

@@ -10,10 +10,11 @@ from experiments import CONFIG, features
 from fedsurf.algorithms import DGD, LDA, DFedAvgM, FedProx, LocalOnly, Ridge, Start
 from fedsurf.analysis.auditing import Subject, audit
 from fedsurf.common.randomness import generator
+from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.evaluate import evaluate
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.run import run, run_all
-from fedsurf.evaluation.study import Study, StudyConfig
+from fedsurf.evaluation.study import Study
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import (
     GraphConfig,

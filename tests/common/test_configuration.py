@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.common.configuration import from_dict, to_dict
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import DescentConfig, SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig

@@ -19,8 +19,9 @@ from killed import contents
 from fedsurf.common.files import CheckpointError, only_one, read_metadata
 from fedsurf.common.randomness import generator
 from fedsurf.evaluation import evaluate as comparison
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.evaluate import STEP_SIZES, evaluate, tune_dgd
-from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.evaluation.experiment import Experiment
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.pretrained.recipes.modules import ModulePretrainConfig
 from fedsurf.pretrained.recipes.recipe import PretrainConfig

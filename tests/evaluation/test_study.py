@@ -24,6 +24,7 @@ from fedsurf.common.files import CheckpointError, read_metadata, read_new_tensor
 from fedsurf.common.randomness import generator
 from fedsurf.evaluation import study as study_module
 from fedsurf.evaluation import tuning as tuning_module
+from fedsurf.evaluation.config import StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import METHODS, Choice, LogRange, Method, Setting, method_named
 from fedsurf.evaluation.plots import study_figure
@@ -31,10 +32,9 @@ from fedsurf.evaluation.presets import STUDIES, preset
 from fedsurf.evaluation.report import write_report
 from fedsurf.evaluation.run import Trajectories, recorded_steps, run, run_all
 from fedsurf.evaluation.scores import score
-from fedsurf.evaluation.study import Entrant, Study, StudyConfig
+from fedsurf.evaluation.study import Entrant, Study
 from fedsurf.evaluation.tuning import (
     Trial,
-    TuneConfig,
     Tuned,
     read_tuned,
     tuned_otherwise,

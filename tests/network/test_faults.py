@@ -15,7 +15,7 @@ from naive_faults import links_of, naive_round
 
 from fedsurf.algorithms import DFedAvgM, Start
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.methods import METHODS
 from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead

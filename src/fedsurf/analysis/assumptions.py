@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedsurf.surf.constraints import DescentConfig
+from fedsurf.surf.config import DescentConfig
 
 Status = Literal["holds", "fails", "measured", "unknown"]
 

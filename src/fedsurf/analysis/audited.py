@@ -8,7 +8,7 @@ from torch import Tensor
 from fedsurf.analysis.verdict import Verdict
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.statistics import finite, standard_error
-from fedsurf.evaluation.study import StudyConfig
+from fedsurf.evaluation.config import StudyConfig
 
 Expected = Literal["", "chance", "same", "near"]
 

@@ -29,9 +29,10 @@ from fedsurf.analysis.verdict import judge
 from fedsurf.common.bars import OpenBar, silent
 from fedsurf.common.checks import check_kind
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.run import run_all
-from fedsurf.evaluation.study import Study, StudyConfig
+from fedsurf.evaluation.study import Study
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, Network, NetworkConfig
 from fedsurf.network.config import GraphKind

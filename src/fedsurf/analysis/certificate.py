@@ -21,7 +21,7 @@ from fedsurf.common.intervals import check_confidence
 from fedsurf.common.plain import plain
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.surf.constraints import DescentConfig
+from fedsurf.surf.config import DescentConfig
 from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
 

@@ -21,9 +21,10 @@ from fedsurf.common.files import check_folder, write_json, write_rows
 from fedsurf.common.statistics import standard_error
 from fedsurf.common.threads import limit_threads
 from fedsurf.evaluation import plots
+from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.presets import STUDIES
-from fedsurf.evaluation.study import Study, StudyConfig
+from fedsurf.evaluation.study import Study
 from fedsurf.tasks.sources import check_source
 
 ROUNDS = 20

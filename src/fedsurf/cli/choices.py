@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
 from fedsurf.evaluation.presets import PRESETS, STUDIES
-from fedsurf.evaluation.study import StudyConfig
 
 if TYPE_CHECKING:
     Preset = ExperimentConfig

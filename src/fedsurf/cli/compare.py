@@ -18,12 +18,13 @@ from fedsurf.common.checks import check_count
 from fedsurf.common.files import check_folder
 from fedsurf.common.text import counted
 from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.fairness import settings_note, start_note, with_fair_start
 from fedsurf.evaluation.methods import Method, Settings
 from fedsurf.evaluation.report import write_report
 from fedsurf.evaluation.run import recorded_steps
 from fedsurf.evaluation.scores import ROUNDS, Score, score
-from fedsurf.evaluation.study import Entrant, Study, StudyConfig
+from fedsurf.evaluation.study import Entrant, Study
 from fedsurf.evaluation.tuning import (
     best_settings,
     check_tuned_through,

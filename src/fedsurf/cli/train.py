@@ -12,7 +12,8 @@ from fedsurf.cli.progress import TerminalProgress
 from fedsurf.cli.tracking import TensorBoard
 from fedsurf.common.files import check_folder
 from fedsurf.common.threads import limit_threads
-from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
+from fedsurf.evaluation.experiment import Experiment
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.loop import Observer
 

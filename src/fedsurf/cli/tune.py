@@ -11,9 +11,9 @@ from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import opener
 from fedsurf.common.files import check_file
 from fedsurf.common.threads import limit_threads
+from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.study import Study
 from fedsurf.evaluation.tuning import (
-    TuneConfig,
     check_tuned_for,
     check_tuned_on,
     read_tuned,

@@ -4,8 +4,6 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args
 
-from torch import Tensor
-
 
 def check_whole(value: object, argument: str, otherwise: str = "") -> None:
     """Raise unless a value is a whole number; `otherwise` says what else it may be."""
@@ -52,5 +50,5 @@ def check_kind(value: object, kind: type | UnionType, argument: str, wanted: str
 
 def check_number(value: object, argument: str) -> None:
     """Raise unless a value is a number, or a tensor in the place of one."""
-    if isinstance(value, bool) or not isinstance(value, Real | Tensor):
+    if isinstance(value, bool) or not (isinstance(value, Real) or hasattr(value, "item")):
         raise TypeError(f"{argument}: got {value!r}, but it must be a number")

@@ -4,7 +4,6 @@ This is where a configuration becomes objects, and where meta-training is run, s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,40 +12,18 @@ from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import CheckpointError, only_one
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network, NetworkConfig, make_network
+from fedsurf.network import Network, make_network
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.config import SurfConfig
 from fedsurf.surf.loop import Observer, check_trained_with, meta_train, open_run, read_run_config
 from fedsurf.surf.problems import FixedProblems
 from fedsurf.surf.training import MetaTraining
-from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.tasks.distribution import DividedTasks, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import Features, load_features
 from fedsurf.tasks.fingerprint import fingerprint, other_than
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import UDGD
-from fedsurf.unrolled.config import UDGDConfig
-
-
-@dataclass(frozen=True)
-class ExperimentConfig:
-    """Everything that a meta-trained optimizer depends on."""
-
-    data: FeatureConfig = field(default_factory=FeatureConfig)
-    """The data set and its features."""
-    task: TaskConfig = field(default_factory=TaskConfig)
-    """The federated problems."""
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    """Who talks to whom."""
-    optimizer: UDGDConfig = field(default_factory=UDGDConfig)
-    """The unrolled optimizer."""
-    surf: SurfConfig = field(default_factory=SurfConfig)
-    """Meta-training."""
-    validation_share: float = 0.4
-    """Share of the data set's training part that only validation tasks see."""
-    seed: int = 0
-    """Everything random follows from this."""
 
 
 class Experiment:

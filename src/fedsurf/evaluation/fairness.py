@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedsurf.evaluation.study import Entrant, StudyConfig
+from fedsurf.evaluation.config import StudyConfig
+from fedsurf.evaluation.study import Entrant
 
 
 def with_fair_start(config: StudyConfig, *, pretrained: bool, runs: bool) -> StudyConfig:
@@ -20,7 +21,7 @@ def with_fair_start(config: StudyConfig, *, pretrained: bool, runs: bool) -> Stu
 
 def start_note(config: StudyConfig, entrants: Sequence[Entrant]) -> str | None:
     """Say so if not all entrants start at the same weights; None if they do."""
-    deviation = config.start.deviation
+    deviation = config.deviation
     others = [one for one in entrants if one.pretrained is None]
     if deviation == 0 or not others or len(others) == len(entrants):
         return None

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from fedsurf.evaluation.experiment import ExperimentConfig
-from fedsurf.evaluation.study import StudyConfig
-from fedsurf.network import GraphConfig, NetworkConfig
-from fedsurf.surf import DescentConfig, SurfConfig
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
+from fedsurf.network.config import GraphConfig, NetworkConfig
+from fedsurf.surf.config import DescentConfig, SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled.config import UDGDConfig
 

@@ -25,15 +25,16 @@ from fedsurf.common.configuration import differences, to_dict
 from fedsurf.common.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.text import counted
-from fedsurf.evaluation.experiment import Experiment, ExperimentConfig, read_experiment_config
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
+from fedsurf.evaluation.experiment import Experiment, read_experiment_config
 from fedsurf.evaluation.methods import CATALOGUE, METHODS, Method, Settings, method_named
 from fedsurf.evaluation.run import Trajectories, Trajectory, recorded_steps, run_all
-from fedsurf.evaluation.tuning import TuneConfig, Tuned, settings_that_fit, tune
+from fedsurf.evaluation.tuning import Tuned, settings_that_fit, tune
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network, NetworkConfig, make_network, shift_of
+from fedsurf.network import Network, NetworkConfig, make_network
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.loop import check_trained_with
-from fedsurf.tasks.config import FeatureConfig, TaskConfig
+from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.dataset import checksum
 from fedsurf.tasks.distribution import DividedTasks, meta_tasks
 from fedsurf.tasks.features import Features, load_features
@@ -45,49 +46,8 @@ VERSION = 3
 LAYER_VERSION = 5
 """Enters the key of a pretrained optimizer besides: raise it when a change of its layer changes results."""
 
-DEVIATION = 1.0
-"""The standard deviation of the initial weights where none is given: the paper's."""
-
 LONGEST_NAME = 200
 """So many bytes of a label are in the name of its file in the cache: systems take names of up to 255."""
-
-
-@dataclass(frozen=True)
-class StudyConfig:
-    """On what methods are compared."""
-
-    data: FeatureConfig = field(default_factory=FeatureConfig)
-    """The data set and its features."""
-    task: TaskConfig = field(default_factory=TaskConfig)
-    """The federated problems."""
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift=None))
-    """Who talks to whom. Trained optimizers use the shift operator that they were trained with."""
-    rounds: int = 200
-    """Communication rounds of every classical method."""
-    tasks: int = 10
-    """Meta-test tasks for each seed."""
-    seeds: tuple[int, ...] = (0,)
-    """Each seed draws its own graph, tasks, starts and mini-batches."""
-    initial_deviation: float | None = None
-    """Standard deviation of the initial weights, the same for all methods. Where None, it is 1, the
-    paper's; in `fedsurf compare` 0 if a pretrained optimizer, which starts at 0, takes part and no run
-    does."""
-    validation_share: float = 0.4
-    """Share of the data set's training part that only validation tasks see."""
-
-    @property
-    def start(self) -> Start:
-        """Where W_0 is drawn."""
-        deviation = self.initial_deviation
-        if deviation is None:
-            return Start(0.0, DEVIATION)
-        check_deviation(deviation, "initial_deviation")
-        return Start(0.0, deviation)
-
-    def decided(self) -> "StudyConfig":
-        """Return the same study with all that it leaves open named, as caches and files store it."""
-        network = replace(self.network, shift=shift_of(self.network))
-        return replace(self, network=network, initial_deviation=self.start.deviation)
 
 
 @dataclass(frozen=True)
@@ -168,9 +128,10 @@ class Study:
             raise ValueError("seeds: got none, but there must be at least one")
         if len(set(config.seeds)) < len(config.seeds):
             raise ValueError(f"seeds: got {config.seeds}, but each must be another one")
-        self.config = config.decided()
+        self.config = config.resolved()
+        check_deviation(config.deviation, "initial_deviation")
         self.cache = None if cache is None else Path(cache)
-        self.start = config.start
+        self.start = Start(0.0, self.config.deviation)
         self._given = features
         self._tasks: dict[int, list[Task]] = {}
 
@@ -363,7 +324,7 @@ class Study:
     def _is_as_configured(self) -> bool:
         """Whether networks, tasks and starts are those that the configuration says."""
         own = type(self) is not Study or self.has_own("network", "test_tasks", "tuning_tasks")
-        return not own and self.start == self.config.start
+        return not own and self.start == Start(0.0, self.config.deviation)
 
     def has_own(self, *names: str) -> bool:
         """Whether one of these is a subclass's or was set, instead of what the configuration says."""

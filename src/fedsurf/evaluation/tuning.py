@@ -16,24 +16,13 @@ from fedsurf.algorithms import Start
 from fedsurf.common.configuration import differences, to_dict
 from fedsurf.common.files import CheckpointError, read_json, write_json
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.methods import Method, Setting, method_named
 from fedsurf.evaluation.run import run_all
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.tasks.fingerprint import other_than
 from fedsurf.tasks.task import Task
-
-
-@dataclass(frozen=True)
-class TuneConfig:
-    """The budget that every method gets."""
-
-    trials: int = 12
-    """Settings that are tried of each method."""
-    tasks: int = 3
-    """Validation tasks on which each setting is tried."""
-    rounds: int = 200
-    """Communication rounds of each run."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,7 @@ def write_tuned(
     write_json(
         path,
         {
-            "study": to_dict(study.decided()),
+            "study": to_dict(study.resolved()),
             "budget": to_dict(budget),
             **({} if data is None else {"data": dict(data)}),
             "methods": {name: tuned.to_dict() for name, tuned in found.items()},
@@ -155,7 +144,7 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
     all trials.
     """
     content = _content(path)
-    found = differences(_tuned_with(content["study"]), _tuned_with(to_dict(study.decided())))
+    found = differences(_tuned_with(content["study"]), _tuned_with(to_dict(study.resolved())))
     if budget is not None:
         found += differences(content.get("budget", {}), to_dict(budget), "budget")
     if found:
@@ -196,7 +185,7 @@ def tuned_otherwise(path: Path, study: Any, data: Mapping[str, Any]) -> list[str
     How large a study is, and on how many examples it judges, may differ.
     """
     content = _content(path)
-    theirs, mine = _deciding(content["study"]), _deciding(to_dict(study.decided()))
+    theirs, mine = _deciding(content["study"]), _deciding(to_dict(study.resolved()))
     if content.get("data") is None:
         return differences(theirs, mine)
     other = other_than(content["data"], dict(data))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.paper.claims import SAME, Claim, at_least, at_most, same
 from fedsurf.paper.drawing import Panel, draw
 from fedsurf.paper.finding import Finding, over_layers

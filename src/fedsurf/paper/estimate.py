@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from fedsurf.algorithms.centralised import TUNING_TOLERANCE, Centralised
-from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
+from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import run
 from fedsurf.paper.sizes import Size

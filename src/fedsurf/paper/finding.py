@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedsurf.common.statistics import finite, standard_error
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.methods import Setting
 from fedsurf.evaluation.run import Trajectories
 from fedsurf.paper.claims import Claim, Number

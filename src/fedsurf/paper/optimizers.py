@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedsurf.common.files import CheckpointError, read_json
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import STYLE
 from fedsurf.paper.stages import parameters_of
 from fedsurf.surf.checkpoint import RunFolder

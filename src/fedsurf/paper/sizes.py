@@ -4,10 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.presets import preset
-from fedsurf.evaluation.study import StudyConfig
-from fedsurf.evaluation.tuning import TuneConfig
 from fedsurf.network import FaultConfig, GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.paper.claims import Claim, above, above_all, at_least, at_most, best_of
 from fedsurf.paper.drawing import Panel, draw
 from fedsurf.paper.finding import Curve, Finding, Level, over_rounds

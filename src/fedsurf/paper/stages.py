@@ -14,8 +14,7 @@ from typing import Protocol
 from fedsurf.common.bars import silent
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.threads import limit_threads
-from fedsurf.evaluation.experiment import ExperimentConfig
-from fedsurf.evaluation.study import StudyConfig
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
 from fedsurf.models import SoftmaxHead
 from fedsurf.paper.sizes import Size
 from fedsurf.paper.workshop import Workshop, digest

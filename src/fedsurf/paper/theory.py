@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import COLOURS, STYLE
 from fedsurf.paper.ablation import WITH, WITHOUT, both, trained
 from fedsurf.paper.claims import Claim, Number

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedsurf.common.configuration import differences, to_dict
 from fedsurf.common.text import counted
-from fedsurf.evaluation.experiment import ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.presets import preset
 from fedsurf.paper.claims import Claim, Number
 from fedsurf.paper.folder import Made

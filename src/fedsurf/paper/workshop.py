@@ -27,11 +27,12 @@ from fedsurf.common.bars import OpenBar
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import read_json, write_json, write_rows
 from fedsurf.common.text import counted
-from fedsurf.evaluation.experiment import Experiment, ExperimentConfig
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
+from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Setting, method_named
 from fedsurf.evaluation.run import Trajectories
-from fedsurf.evaluation.study import Entrant, Study, StudyConfig
-from fedsurf.evaluation.tuning import TuneConfig, Tuned, read_tuned, write_tuned
+from fedsurf.evaluation.study import Entrant, Study
+from fedsurf.evaluation.tuning import Tuned, read_tuned, write_tuned
 from fedsurf.paper.pace import PaceOfSteps
 from fedsurf.paper.rivals import given_by_paper, paper_settings, where_from
 from fedsurf.paper.sizes import Size

@@ -1,5 +1,5 @@
+from .config import DescentConfig as DescentConfig
 from .config import SurfConfig as SurfConfig
-from .constraints import DescentConfig as DescentConfig
 from .constraints import gradient_norm as gradient_norm
 from .constraints import slack as slack
 from .loop import Observer as Observer

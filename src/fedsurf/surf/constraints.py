@@ -8,46 +8,16 @@ E[log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε)] ≤ 0.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedsurf.models import Model, SoftmaxHead
+from fedsurf.surf.config import Form, GradientOf, Norm
 from fedsurf.tasks.examples import Examples
-
-GradientOf = Literal["stacked", "average"]
-Norm = Literal["frobenius", "root-mean-square"]
-GradientExamples = Literal["mini-batch", "all"]
-Form = Literal["difference", "log-ratio"]
 
 SMALLEST = 1e-8
 """Gradient norms below this count as this on a logarithmic scale."""
-
-
-@dataclass(frozen=True)
-class DescentConfig:
-    """The descending constraints; the paper's by default."""
-
-    constrained: bool = True
-    """Impose the constraints. Without them the last layer's loss alone is minimised (the ablation)."""
-    epsilon: float = 0.01
-    """ε: the share by which the gradient norm must fall at each layer."""
-    gradient_of: GradientOf = "stacked"
-    """stacked: the norm of all agents' local gradients, each at its own weights (the paper's);
-    average: the norm of the gradient of f at the network's average weights, which sees whether
-    the federation as a whole descends, not whether each agent fits its own data."""
-    norm: Norm = "frobenius"
-    """frobenius: the norm of the rows (1/n) ∇f_i(w_i) (the paper's), which shrinks with the square
-    root of the number of agents, and the multipliers' steps with it; root-mean-square: that of an
-    agent's gradient, so that one dual rate serves networks of any size. Only for stacked."""
-    gradient_examples: GradientExamples = "mini-batch"
-    """The examples on which gradients are taken: a fresh mini-batch for each layer (the paper's
-    stochastic gradients), or all training examples of every agent."""
-    form: Form = field(default="difference", metadata={"added_later": True})
-    """difference: of the norms (the paper's); log-ratio: of their logarithms, which weighs problems
-    with small and large gradients alike."""
 
 
 def gradient_norm(

@@ -6,7 +6,8 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.network import Network
-from fedsurf.surf.constraints import DescentConfig, gradient_norm, gradient_norms, taken_at_once
+from fedsurf.surf.config import DescentConfig
+from fedsurf.surf.constraints import gradient_norm, gradient_norms, taken_at_once
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.task import Task
 

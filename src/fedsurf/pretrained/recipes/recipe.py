@@ -19,8 +19,7 @@ from fedsurf.pretrained import load
 from fedsurf.pretrained.recipes.probabilities import ConfidenceConfig, learn_confidence
 from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.config import SurfConfig
-from fedsurf.surf.constraints import DescentConfig
+from fedsurf.surf.config import DescentConfig, SurfConfig
 from fedsurf.surf.loop import Observer, meta_train, open_run
 from fedsurf.surf.training import MetaTraining
 from fedsurf.unrolled.config import TransferableConfig

@@ -1,0 +1,97 @@
+"""Configurations of experiments, studies and tuning; importable without torch, for command lines."""
+
+from dataclasses import dataclass, field, replace
+
+from fedsurf import network as networks
+from fedsurf.network.config import NetworkConfig
+from fedsurf.surf.config import SurfConfig
+from fedsurf.tasks.config import FeatureConfig, TaskConfig
+from fedsurf.unrolled.config import UDGDConfig
+
+PAPER_DEVIATION = 1.0
+"""Standard deviation of the initial weights in the paper."""
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """Everything that a meta-trained optimizer depends on.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import fedsurf
+    >>> config = fedsurf.ExperimentConfig(seed=7)
+    >>> config.optimizer.layers, config.surf.steps
+    (10, 3000)
+    >>> replace(config, optimizer=replace(config.optimizer, layers=5)).optimizer.layers
+    5
+    """
+
+    data: FeatureConfig = field(default_factory=FeatureConfig)
+    """The data set and its features."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """The federated problems."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    """The communication network."""
+    optimizer: UDGDConfig = field(default_factory=UDGDConfig)
+    """The unrolled optimizer."""
+    surf: SurfConfig = field(default_factory=SurfConfig)
+    """Meta-training."""
+    validation_share: float = 0.4
+    """Share of the data set's training part that only validation tasks use."""
+    seed: int = 0
+    """Seed of everything random."""
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Data, tasks, network and budget on which methods are compared.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> config = fedsurf.StudyConfig(rounds=50, tasks=3, seeds=(0, 1))
+    >>> config.network.graph.kind
+    'regular'
+    """
+
+    data: FeatureConfig = field(default_factory=FeatureConfig)
+    """The data set and its features."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """The federated problems."""
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift=None))
+    """The communication network. Trained optimizers use the shift operator that they were trained with."""
+    rounds: int = 200
+    """Communication rounds of every classical method."""
+    tasks: int = 10
+    """Meta-test tasks for each seed."""
+    seeds: tuple[int, ...] = (0,)
+    """Each seed draws its own graph, tasks, starts and mini-batches."""
+    initial_deviation: float | None = None
+    """Standard deviation of the initial weights, the same for all methods. The default is 1, the
+    paper's; `fedsurf compare` uses 0 if a pretrained optimizer, which starts at 0, takes part and no
+    run does."""
+    validation_share: float = 0.4
+    """Share of the data set's training part that only validation tasks use."""
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the initial weights, the paper's by default."""
+        return PAPER_DEVIATION if self.initial_deviation is None else self.initial_deviation
+
+    def resolved(self) -> "StudyConfig":
+        """Return the study with its defaults for shift operator and start filled in."""
+        network = replace(self.network, shift=networks.shift_of(self.network))
+        return replace(self, network=network, initial_deviation=self.deviation)
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """Budget of tuning, the same for every method."""
+
+    trials: int = 12
+    """Settings tried for each method."""
+    tasks: int = 3
+    """Validation tasks on which each setting is tried."""
+    rounds: int = 200
+    """Communication rounds of each run."""
