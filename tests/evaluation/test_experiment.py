@@ -241,10 +241,10 @@ def test_a_finished_run_is_only_read(whole, data):
 
 
 def test_a_folder_with_something_in_it_is_refused_unless_resuming(whole, data, tmp_path):
-    with pytest.raises(FileExistsError, match=r"whole: there is something in this folder"):
+    with pytest.raises(FileExistsError, match=r"whole: the folder is not empty"):
         Experiment(CONFIG, data).train(whole[0])
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"there is something in this folder"):
+    with pytest.raises(FileExistsError, match=r"the folder is not empty"):
         Experiment(CONFIG, data).train(tmp_path)
     with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
         Experiment(CONFIG, data).train(tmp_path, resume=True)
@@ -366,7 +366,7 @@ def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
     }
     deeper = spoilt("deeper", change_config(**other))
     with pytest.raises(
-        CheckpointError, match=r"deeper: config\.json is not what .* optimizer\.layers"
+        CheckpointError, match=r"deeper: best\.safetensors was .* optimizer\.layers"
     ):
         Experiment.load(deeper, data)
     half_state = spoilt("half-state", truncate("state-00000010/first_moments.safetensors"))
@@ -420,7 +420,7 @@ def test_the_data_of_a_run_may_move_and_its_settings_may_not_change(whole, data,
     content["optimizer"]["activation"] = "identity"
     (copy / "config.json").write_text(json.dumps(content))
     with pytest.raises(
-        CheckpointError, match=r"copy: config\.json is not .* optimizer\.activation"
+        CheckpointError, match=r"copy: best\.safetensors was .* optimizer\.activation"
     ):
         Experiment.load(copy, data)
 

@@ -4,7 +4,7 @@ import json
 
 from fedsurf.paper import pace as pace_module
 from fedsurf.paper.pace import PaceOfSteps
-from fedsurf.surf.records import ValidationRecord
+from fedsurf.surf.training import ValidationRecord
 
 
 def test_it_writes_the_mean_seconds_of_a_step_without_those_of_validations(tmp_path, monkeypatch):

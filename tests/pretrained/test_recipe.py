@@ -192,7 +192,7 @@ def test_a_finished_run_is_only_read(whole):
 
 def test_a_used_folder_and_another_recipe_are_refused(whole, tmp_path):
     before = contents(whole[0])
-    with pytest.raises(FileExistsError, match=r"whole: there is something in this folder"):
+    with pytest.raises(FileExistsError, match=r"whole: the folder is not empty"):
         pretrain(TINY, whole[0])
     for change, message in (
         ({"seed": 4}, r"seed \(5 there, 4 here\)"),
@@ -256,7 +256,7 @@ def test_pretrain_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert result["validation"]["step"] == 2
     assert fedsurf.load(result["file"]).config == TINY.optimizer
     assert run(command) == 1
-    assert "there is something in this folder" in capsys.readouterr().err
+    assert "the folder is not empty" in capsys.readouterr().err
     assert run([*command, "--resume"]) == 0
     shown = capsys.readouterr().out
     assert "The best optimizer is that of step 2" in shown

@@ -55,7 +55,7 @@ def meta_training(config=SURF, features=FEATURES, agents=AGENTS, activation="tan
     return MetaTraining(optimizer, problems, config, seed=0)
 
 
-def test_factors_multiply_to_the_gradient_and_the_other_derivatives_stay():
+def test_the_product_of_the_factors_is_the_gradient():
     layer, weights, batch = perceptron(1), draw(2, 4, 37).requires_grad_(), draw(3, 4, 13)
     adam = FactoredAdam(layer.parameters(), lr=0.1, betas=(0.9, 0.999))
     expected = torch.autograd.grad(
@@ -70,14 +70,14 @@ def test_factors_multiply_to_the_gradient_and_the_other_derivatives_stay():
     torch.testing.assert_close(weights.grad, expected[2])
 
 
-def test_derivatives_by_the_mini_batch_are_there_for_those_who_ask():
+def test_derivatives_by_the_mini_batch_are_available():
     layer, weights, batch = perceptron(4), draw(5, 4, 37), draw(6, 4, 13).requires_grad_()
     (found,) = torch.autograd.grad(layer(weights, batch).square().sum(), batch)
     (expected,) = torch.autograd.grad(plain(layer, weights, batch).square().sum(), batch)
     torch.testing.assert_close(found, expected)
 
 
-def test_second_derivatives_are_those_of_the_plain_formula():
+def test_second_derivatives_equal_those_of_the_plain_formula():
     layer = perceptron(7, rows=3, batch=2)
     weights, batch = draw(8, 4, 3).requires_grad_(), draw(9, 4, 2)
     assert torch.autograd.gradgradcheck(lambda w, b: layer(w, b), (weights, batch))
@@ -94,7 +94,7 @@ def test_second_derivatives_are_those_of_the_plain_formula():
 
 
 @pytest.mark.parametrize("numbers_at_once", [1, 900, 10**9], ids=["rows", "blocks", "whole"])
-def test_steps_are_those_of_torch_s_adam_and_so_is_its_state(numbers_at_once):
+def test_steps_and_state_equal_those_of_torch_adam(numbers_at_once):
     ours, theirs = perceptron(10), perceptron(10)
     adam = FactoredAdam(
         ours.parameters(), lr=0.1, betas=(0.8, 0.9), numbers_at_once=numbers_at_once
@@ -120,7 +120,7 @@ def test_steps_are_those_of_torch_s_adam_and_so_is_its_state(numbers_at_once):
                 torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
-def test_moments_allocated_before_the_first_step_change_nothing():
+def test_allocating_moments_early_does_not_change_the_steps():
     trainings = [meta_training(), meta_training()]
     trainings[1].state()
     for training in trainings:
@@ -130,7 +130,7 @@ def test_moments_allocated_before_the_first_step_change_nothing():
             assert torch.equal(one[name], two[name]), name
 
 
-def test_a_state_restored_into_another_training_goes_on_to_the_same_bits_block_by_block():
+def test_a_restored_state_of_several_blocks_continues_to_the_same_bits():
     one, two = (meta_training(features=280, layers=2) for _ in range(2))
     assert one.optimizer.layers[0].perceptron.matrix.numel() > NUMBERS_AT_ONCE
     one.step()
@@ -145,9 +145,9 @@ def test_a_state_restored_into_another_training_goes_on_to_the_same_bits_block_b
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_meta_training_goes_the_way_of_the_plain_implementation(activation, monkeypatch):
-    """Plain: autograd's own derivatives of the perceptron, whole gradients, torch's Adam."""
-    monkeypatch.setattr("fedsurf.surf.factored_adam.ROWS_TOGETHER", 4)
+def test_meta_training_equals_the_plain_implementation(activation, monkeypatch):
+    """The plain implementation: autograd, whole gradients, torch's Adam."""
+    monkeypatch.setattr("fedsurf.surf.factored_adam.ROW_MULTIPLE", 4)
     ours = meta_training(activation=activation)
     ours._adam._numbers_at_once = 100  # several blocks of each matrix
     start = [value.detach().clone() for value in ours.optimizer.parameters()]
@@ -172,13 +172,13 @@ def test_meta_training_goes_the_way_of_the_plain_implementation(activation, monk
         assert (one - two).norm() < 1e-4 * (two - before).norm()
 
 
-def test_clipping_takes_whole_gradients():
+def test_clipping_uses_whole_gradients():
     clipped = meta_training(replace(SURF, clip=1e6))
     clipped.step()
     assert all(layer.perceptron.matrix.grad is not None for layer in clipped.optimizer.layers)
 
 
-def test_what_fails_leaves_ordinary_gradients_behind():
+def test_ordinary_gradients_are_restored_after_an_error():
     layer = perceptron(11)
     adam = FactoredAdam(layer.parameters(), lr=0.1, betas=(0.9, 0.999))
     with pytest.raises(ArithmeticError), adam.taking_factors():
@@ -188,7 +188,7 @@ def test_what_fails_leaves_ordinary_gradients_behind():
 
 
 class Largest(TorchDispatchMode):
-    """Remembers the size of the largest tensor that was not there before."""
+    """Record the size of the largest new tensor."""
 
     def __init__(self, there):
         super().__init__()
@@ -206,7 +206,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("clip", "fits"), [(None, True), (1e6, False)])
-def test_a_step_makes_nothing_as_large_as_a_matrix(clip, fits):
+def test_a_step_allocates_less_than_a_matrix(clip, fits):
     training = meta_training(replace(SURF, clip=clip), features=280, layers=2)
     there = [value for group in training.state().values() for value in group.values()]
     matrix = training.optimizer.layers[0].perceptron.matrix

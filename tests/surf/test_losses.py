@@ -7,13 +7,13 @@ import torch
 from drawn import examples, seeded, weights
 
 from fedsurf.models import ModuleModel, SoftmaxHead, cross_entropy
-from fedsurf.surf.losses import LARGEST_STEP, STEPS, best_factor, pooled_losses
+from fedsurf.surf.losses import MAX_STEP, NEWTON_STEPS, best_factor, pooled_losses
 
 AGENTS, EXAMPLES, CLASSES = 5, 40, 3
 
 
 def confident(seed, size):
-    """Draw labels and logits that lean towards them, as sure of it as `size` says."""
+    """Draw labels, and logits that lean towards them with confidence `size`."""
     random = seeded(seed)
     labels = torch.randint(CLASSES, (AGENTS, EXAMPLES), generator=random)
     noise = torch.randn(AGENTS, EXAMPLES, CLASSES, generator=random, dtype=torch.float64)
@@ -27,7 +27,7 @@ def mean_cross_entropy(logits, labels):
 def naive_factor(rows, labels):
     """Take Newton's steps of one agent, example by example."""
     logarithm = 0.0
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         factor, slope, spread = math.exp(logarithm), 0.0, 0.0
         for row, label in zip(rows, labels, strict=True):
             powers = [math.exp(factor * (value - max(row))) for value in row]
@@ -38,21 +38,21 @@ def naive_factor(rows, labels):
                 spread += share * (value - mean) ** 2 / len(rows)
         slope *= factor
         bend = factor**2 * spread + slope
-        step = slope / bend if bend > 1e-8 else math.copysign(LARGEST_STEP, slope)
-        logarithm -= max(-LARGEST_STEP, min(LARGEST_STEP, step))
+        step = slope / bend if bend > 1e-8 else math.copysign(MAX_STEP, slope)
+        logarithm -= max(-MAX_STEP, min(MAX_STEP, step))
         logarithm = max(-4, min(4, logarithm))
     return math.exp(logarithm)
 
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 10.0, 1000.0])
-def test_the_best_factor_is_that_of_a_loop(size):
+def test_the_best_factor_equals_a_loop(size):
     logits, labels = confident(0, size)
     expected = [naive_factor(*one) for one in zip(logits.tolist(), labels.tolist(), strict=True)]
     assert best_factor(logits, labels).tolist() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
-def test_the_best_factor_is_that_of_a_search(size):
+def test_the_best_factor_equals_a_grid_search(size):
     logits, labels = confident(0, size)
     found = best_factor(logits, labels)
     factors = torch.linspace(-4, 4, 2001, dtype=torch.float64).exp()
@@ -63,7 +63,7 @@ def test_the_best_factor_is_that_of_a_search(size):
     assert (reached <= losses.amin(0) + 1e-9).all()
 
 
-def test_the_factor_is_large_where_all_is_right_and_at_its_limit_where_all_is_wrong():
+def test_the_factor_is_large_if_all_is_right_and_at_its_limit_if_all_is_wrong():
     labels = torch.tensor([[0, 1, 2]])
     right = torch.eye(CLASSES, dtype=torch.float64)[labels]
     sure = best_factor(right, labels)
@@ -74,7 +74,7 @@ def test_the_factor_is_large_where_all_is_right_and_at_its_limit_where_all_is_wr
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_the_loss_is_in_part_that_after_calibration(share):
+def test_the_calibrated_share_interpolates_between_both_losses(share):
     head, data = SoftmaxHead(3, CLASSES), examples(1, 3, 8, 3, CLASSES, masked=True)
     w = weights(2, 3, head.parameters)
     pool = data.pooled()
@@ -87,7 +87,7 @@ def test_the_loss_is_in_part_that_after_calibration(share):
     assert (found <= plain + 1e-12).all()
 
 
-def test_after_calibration_it_does_not_matter_how_sure_an_agent_is():
+def test_the_calibrated_loss_is_independent_of_confidence():
     logits, labels = confident(3, 1.0)
     one, two = (
         mean_cross_entropy(sure * best_factor(sure, labels)[:, None, None], labels)
@@ -100,7 +100,7 @@ def test_after_calibration_it_does_not_matter_how_sure_an_agent_is():
 @pytest.mark.parametrize("classes", [2, 3, 20])
 @pytest.mark.parametrize("agents", [1, 4])
 @pytest.mark.parametrize("kind", ["head", "module"])
-def test_losses_and_slopes_are_those_with_the_factor_of_some_examples(kind, agents, classes):
+def test_losses_and_derivatives_use_the_factor_of_a_subset_of_examples(kind, agents, classes):
     model = SoftmaxHead(3, classes)
     if kind == "module":
         model = ModuleModel(torch.nn.Linear(3, classes, dtype=torch.float64))
@@ -120,7 +120,7 @@ def test_losses_and_slopes_are_those_with_the_factor_of_some_examples(kind, agen
 
 
 @pytest.mark.parametrize("share", [0.8, 1.0])
-def test_for_a_given_factor_it_is_differentiable(monkeypatch, share):
+def test_the_loss_is_differentiable_for_a_given_factor(monkeypatch, share):
     factor = torch.tensor([0.5, 2.0], dtype=torch.float64)
     monkeypatch.setattr("fedsurf.surf.losses.best_factor", lambda *_: factor)
     head, data = SoftmaxHead(2, CLASSES), examples(5, 2, 6, 2, CLASSES)
@@ -139,7 +139,7 @@ def test_huge_logits_do_not_overflow(size):
     assert slope.isfinite().all()
 
 
-def test_its_derivatives_are_those_of_the_calibrated_loss():
+def test_derivatives_equal_those_of_the_calibrated_loss():
     head, data = SoftmaxHead(2, CLASSES), examples(5, 2, 20, 2, CLASSES)
     w = weights(6, 2, head.parameters).requires_grad_()
     (slope,) = torch.autograd.grad(pooled_losses(head, w, data, 0.7).sum(), w)

@@ -21,8 +21,8 @@ from fedsurf.common.intervals import check_confidence
 from fedsurf.common.plain import plain
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.evaluation.experiment import Experiment
+from fedsurf.surf import unroll
 from fedsurf.surf.config import DescentConfig
-from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
 
 GradientExamples = Literal["mini-batch", "all"]

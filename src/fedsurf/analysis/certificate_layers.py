@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.intervals import gap_limit, mean_interval, share_limit, upper_limit
-from fedsurf.surf.constraints import SMALLEST, slack
+from fedsurf.surf.constraints import MIN_NORM, slack
 
 ROUNDING = 1e-12
 """A slack of less than this, relative to the gradient norm before it, is 0."""
@@ -146,9 +146,9 @@ def fall_of(norms: Tensor, confidence: float) -> Fall:
     layers = torch.arange(norms.shape[1], dtype=norms.dtype)
     centred = layers - layers.mean()
     weights = centred / centred.square().sum()
-    slopes = norms.clamp(min=SMALLEST).log() @ weights
+    slopes = norms.clamp(min=MIN_NORM).log() @ weights
     slope, low, high = (float(value) for value in mean_interval(slopes, confidence))
-    logs = norms.mean(0).clamp(min=SMALLEST).log()
+    logs = norms.mean(0).clamp(min=MIN_NORM).log()
     residual = logs - logs.mean() - centred * (logs @ weights)
     total = float((logs - logs.mean()).square().sum())
     explained = 1 - float(residual.square().sum()) / total if total else 1.0

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from fedsurf.common.bars import OpenBar
-from fedsurf.surf.records import StepRecord, ValidationRecord
+from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
 class TerminalProgress:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fedsurf.surf.records import StepRecord, ValidationRecord
+from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
 class TensorBoard:

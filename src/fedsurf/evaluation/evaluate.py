@@ -20,8 +20,8 @@ from fedsurf.common.text import counted
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.run import Trajectories, recorded_steps, run_all
 from fedsurf.network import Network
+from fedsurf.surf import unroll
 from fedsurf.surf.constraints import slack
-from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.task import Task
 
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 from time import perf_counter
 
 from fedsurf.common.files import write_json
-from fedsurf.surf.records import StepRecord, ValidationRecord
+from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
 class PaceOfSteps:

@@ -36,8 +36,8 @@ from fedsurf.evaluation.tuning import Tuned, read_tuned, write_tuned
 from fedsurf.paper.pace import PaceOfSteps
 from fedsurf.paper.rivals import given_by_paper, paper_settings, where_from
 from fedsurf.paper.sizes import Size
+from fedsurf.surf import unroll
 from fedsurf.surf.loop import Observer
-from fedsurf.surf.unrolling import unroll
 from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.features import Features, load_features
 

@@ -1,9 +1,9 @@
 """A run's folder: its configuration, its log, the best optimizer, and the state to resume from.
 
     config.json              the resolved configuration
-    data.json                what the data was like, so that other data under its name is noticed
+    data.json                fingerprint of the data, so that changed data is noticed
     log.jsonl                a line for each validation
-    best.safetensors         θ of the best optimizer so far, with configuration and the rule that chose it
+    best.safetensors         θ of the best optimizer so far, with its configuration and the rule that chose it
     state-00001500/          everything that step 1501 depends on, as safetensors
 
 A state folder appears under its name only when it is complete, and the one before it is removed
@@ -28,14 +28,13 @@ from fedsurf.common.files import (
     write_tensors,
 )
 from fedsurf.common.plain import json_text, plain
-from fedsurf.surf.records import ValidationRecord
-from fedsurf.surf.training import MetaTraining
-from fedsurf.surf.unrolled_optimizer import UnrolledOptimizer
+from fedsurf.surf.problems import UnrolledOptimizer
+from fedsurf.surf.training import MetaTraining, ValidationRecord
 
-FORMAT = 1
-"""The version of the files' layout."""
-SETTINGS = "settings.json"
-"""With what a state was made, in its folder."""
+FORMAT_VERSION = 1
+"""Version of the files' layout."""
+SETTINGS_FILE = "settings.json"
+"""File of a state with the configuration and seed of its meta-training."""
 
 
 class RunFolder:
@@ -52,19 +51,18 @@ class RunFolder:
 
     @property
     def best(self) -> Path:
-        """Where the best optimizer is."""
+        """File of the best optimizer."""
         return self.path / "best.safetensors"
 
     def is_new(self) -> bool:
-        """Whether the folder holds nothing yet, or only what a run left that ended before its first state."""
+        """Whether the folder is empty, or holds only files of a run that ended before its first state."""
         if not self.path.is_dir():
             return True
         early = {self.path / name for name in ("config.json", "data.json", "tensorboard")}
-        nothing_lost = {*early, *self._leftovers()}
-        return set(self.path.iterdir()) <= nothing_lost
+        return set(self.path.iterdir()) <= {*early, *self._leftovers()}
 
     def remove_leftovers(self) -> None:
-        """Remove what a killed run was writing or about to remove: it can be as large as a state."""
+        """Remove what a killed run was writing or removing, which can be as large as a state."""
         for leftover in [*self._leftovers(), *self._states()[:-1]]:
             if leftover.is_dir():
                 shutil.rmtree(leftover)
@@ -73,32 +71,32 @@ class RunFolder:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Store the resolved configuration."""
-        write_json(self.path / "config.json", {"format": FORMAT, **config})
+        write_json(self.path / "config.json", {"format": FORMAT_VERSION, **config})
 
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration."""
         if not self.path.is_dir():
             raise CheckpointError(f"{self.path}: there is no such run folder")
         content = read_json(self.path / "config.json")
-        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT_VERSION:
             raise CheckpointError(
-                f"{self.path / 'config.json'}: not the configuration of a run, or of another version"
+                f"{self.path / 'config.json'}: not the configuration of a run, or one of another version"
             )
         return content
 
     def write_data(self, data: dict[str, Any]) -> None:
-        """Store what the data was like."""
+        """Store the fingerprint of the data."""
         write_json(self.path / "data.json", data)
 
     def read_data(self) -> Any:
-        """Read what the data was like; None for a run that did not store it."""
+        """Read the fingerprint of the data; None if the run has none."""
         file = self.path / "data.json"
         return read_json(file) if file.exists() else None
 
     def write_best(
         self, optimizer: UnrolledOptimizer, record: ValidationRecord, rule: str, config: Any
     ) -> None:
-        """Store θ as the best so far, and why."""
+        """Store θ as the best so far, with the rule that chose it."""
         write_tensors(
             self.best,
             dict(optimizer.named_parameters()),
@@ -123,15 +121,14 @@ class RunFolder:
             for group, tensors in training.state().items():
                 write_tensors(folder / f"{group}.safetensors", tensors, {})
             write_json(folder / "progress.json", [asdict(record) for record in records])
-            write_json(folder / SETTINGS, _settings(training))
+            write_json(folder / SETTINGS_FILE, _settings(training))
         for state in older:
             shutil.rmtree(state)
 
     def read_state(self, training: MetaTraining) -> list[ValidationRecord]:
         """Restore the newest state, if there is one; return the validations so far.
 
-        A state of meta-training with other settings or another seed is refused: it would go on with
-        these, or be taken for its end, without a word.
+        Raises if the state was made with another configuration or seed.
         """
         states = self._states()
         if not states:
@@ -153,7 +150,7 @@ class RunFolder:
         return records
 
     def write_log(self, records: list[ValidationRecord], rules: dict[int, str]) -> None:
-        """Write the log anew: each validation, and the rule by which it became the best, if it did."""
+        """Rewrite the log: each validation, and the rule by which it became the best, if it did."""
         lines = [
             json_text(
                 {
@@ -170,7 +167,7 @@ class RunFolder:
     def _leftovers(self) -> list[Path]:
         names = ("config.json", "data.json", "log.jsonl", "*.safetensors", "state-????????")
         patterns = [f".{name}.*" for name in names]
-        patterns.append(".tmp??????")  # safetensors writes to a file of its own first
+        patterns.append(".tmp??????")  # temporary files of safetensors
         return [leftover for pattern in patterns for leftover in self.path.glob(pattern)]
 
     def _states(self) -> list[Path]:
@@ -178,23 +175,22 @@ class RunFolder:
 
 
 def _settings(training: MetaTraining) -> Any:
-    """Return what steps depend on beside the optimizer and its problems, as JSON has it."""
+    """Return the configuration and seed of meta-training as plain JSON values."""
     return plain({"surf": to_dict(training.config), "seed": training.seed})
 
 
 def _check_settings(state: Path, training: MetaTraining) -> None:
-    """Raise unless a state is of the same settings; older ones do not know theirs."""
-    file = state / SETTINGS
-    found = differences(read_json(file), _settings(training)) if file.exists() else []
-    if found:
+    """Raise unless a state was made with the same configuration and seed."""
+    different = differences(read_json(state / SETTINGS_FILE), _settings(training))
+    if different:
         raise ValueError(
-            f"{state.parent}: holds a run with other settings, which differ in {', '.join(found)}; choose "
-            "another folder"
+            f"{state.parent}: holds a run with other settings, which differ in {', '.join(different)}; "
+            "choose another folder"
         )
 
 
 def _validation(stored: dict[str, Any]) -> ValidationRecord:
-    """Return a validation as it was; the error of a single task, which is infinite, is stored as null."""
+    """Rebuild a validation record; JSON stores the infinite error of a single task as null."""
     record = ValidationRecord(**stored)
     errors = [math.inf if error is None else error for error in record.slack_error]
     return replace(record, slack_error=errors)

@@ -2,22 +2,28 @@
 
 E[‖∇f(W_l)‖ − (1 − ε) ‖∇f(W_{l−1})‖] ≤ 0   for every layer l
 
-For problems whose gradients have different sizes, the same on a logarithmic scale:
+For problems whose gradients differ in scale, the same on a logarithmic scale:
 E[log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε)] ≤ 0.
 """
 
 import math
 from collections.abc import Sequence
 
+import cooper
 import torch
 from torch import Tensor
 
+from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.surf.config import Form, GradientOf, Norm
+from fedsurf.network import Network
+from fedsurf.surf.config import DescentConfig, Form, GradientOf, Norm
+from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
 
-SMALLEST = 1e-8
-"""Gradient norms below this count as this on a logarithmic scale."""
+MIN_NORM = 1e-8
+"""Smallest gradient norm on a logarithmic scale; smaller ones count as this."""
 
 
 def gradient_norm(
@@ -44,7 +50,7 @@ def gradient_norm(
         gradient = scale[:, None] * model.gradient(weights, examples)
     elif gradient_of == "average":
         average = (share @ weights)[None]
-        if _by_examples(share, examples):
+        if _weighted_by_examples(share, examples):
             gradient = model.gradient(average, examples.pooled())
         else:
             gradient = share @ model.gradient(average.expand_as(weights), examples)
@@ -54,30 +60,81 @@ def gradient_norm(
     return length
 
 
-def taken_at_once(model: Model, examples: Examples, share: Tensor, gradient_of: GradientOf) -> bool:
-    """Whether `gradient_norms` can be used: for average softmax heads, where agents count by examples."""
+def can_batch_norms(
+    model: Model, examples: Examples, share: Tensor, gradient_of: GradientOf
+) -> bool:
+    """Whether `batched_norms` applies: softmax heads at average weights, agents weighted by examples."""
     return (
         isinstance(model, SoftmaxHead)
         and gradient_of == "average"
-        and _by_examples(share, examples)
+        and _weighted_by_examples(share, examples)
     )
 
 
-def gradient_norms(model: Model, averages: Sequence[Tensor], examples: Examples) -> Tensor:
-    """Return ‖∇f(W_0)‖ … ‖∇f(W_L)‖ at the average weights, all on the same examples, `[L + 1]`.
+def batched_norms(model: Model, averages: Sequence[Tensor], examples: Examples) -> Tensor:
+    """Return ‖∇f(W_0)‖ … ‖∇f(W_L)‖ at average weights, all on the same examples, `[L + 1]`.
 
-    These are what `gradient_norm` returns of each, where they can be `taken_at_once`. `averages` are those of
-    the agents' weights by their shares, each `[parameters]`.
+    Equal to `gradient_norm` of each, where `can_batch_norms`. `averages` are the agents' weights
+    averaged by their shares, each `[parameters]`.
     """
     gradients = model.gradient(torch.stack(list(averages)), examples.pooled())
     lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     return lengths
 
 
-def _by_examples(share: Tensor, examples: Examples) -> bool:
-    """Whether agents count by their examples: then f is the loss of one agent that holds them all."""
+def _weighted_by_examples(share: Tensor, examples: Examples) -> bool:
+    """Whether agents are weighted by examples: f is then the loss of one agent that holds them all."""
     counts = examples.counts.to(share.dtype)
     return torch.allclose(share, counts / counts.sum(), atol=0)
+
+
+def unroll(
+    optimizer: Algorithm,
+    layers: int,
+    task: Task,
+    network: Network,
+    descent: DescentConfig,
+    *,
+    gradient_batch_size: int,
+    weighting: AgentWeighting,
+    seed: int,
+    path: tuple[str | int, ...],
+) -> tuple[Tensor, Tensor]:
+    """Run `layers` steps of an optimizer on a task, measuring the gradient norm after each.
+
+    Returns the agents' last weights, `[agents, parameters]`, and ‖∇f(W_0)‖ … ‖∇f(W_L)‖,
+    `[layers + 1]`. The gradients' mini-batches are drawn independently of those that the layers see,
+    so that each is an unbiased estimate of the gradient.
+    """
+    batches, gradients, links = (
+        seeded(seed, purpose, *path) for purpose in ("layers", "gradients", "network")
+    )
+    model, share = optimizer.model, task.agent_weights(weighting)
+    batched = descent.gradient_examples == "all" and can_batch_norms(
+        model, task.train, share, descent.gradient_of
+    )
+    measured: list[Tensor] = []  # norms, or the average weights at which they are taken at the end
+
+    def measure(state: State) -> None:
+        rows, examples = network.agent_rows(state.weights), task.train
+        if batched:
+            # Averaged now, so that the backward pass reaches it while the weights are in the cache.
+            measured.append(share @ rows)
+            return
+        if descent.gradient_examples == "mini-batch":
+            examples = examples.draw(gradient_batch_size, gradients, "gradient_batch_size")
+        measured.append(
+            gradient_norm(model, rows, examples, share, descent.gradient_of, descent.norm)
+        )
+
+    network.reset(links)
+    state = optimizer.init(task, network, batches)
+    measure(state)
+    for _ in range(layers):
+        state = optimizer.step(state, task, network, batches)
+        measure(state)
+    norms = batched_norms(model, measured, task.train) if batched else torch.stack(measured)
+    return network.agent_rows(state.weights), norms
 
 
 def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:
@@ -91,6 +148,70 @@ def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:
     if form == "difference":
         return norms[1:] - (1 - epsilon) * norms[:-1]
     if form == "log-ratio":
-        logs = norms.clamp(min=SMALLEST).log()
+        logs = norms.clamp(min=MIN_NORM).log()
         return logs[1:] - logs[:-1] - math.log1p(-epsilon)
     raise ValueError(f"form: got {form!r}, but it must be 'difference' or 'log-ratio'")
+
+
+def slack_per_constraint(slacks: Tensor, constraints: int) -> Tensor:
+    """Return the slack of each constraint: the mean over the layers in its part of the depth.
+
+    With as many layers as constraints, each layer is one. With fewer layers, the constraints without
+    a layer have the slack 0, which is neither violated nor satisfied.
+    """
+    layers = len(slacks)
+    if layers == constraints:
+        return slacks
+    part = torch.arange(layers) * constraints // layers
+    count = torch.zeros(constraints, dtype=slacks.dtype).index_add(
+        0, part, torch.ones_like(slacks.detach())
+    )
+    total = torch.zeros(constraints, dtype=slacks.dtype).index_add(0, part, slacks)
+    return total / count.clamp(min=1)
+
+
+class DescendingProblem(cooper.ConstrainedMinimizationProblem):
+    """A loss under descending constraints, with their multipliers, as cooper solves it.
+
+    Parameters
+    ----------
+    constraints : int
+        Number of constraints.
+    dtype : torch.dtype
+        The multipliers' floating type.
+    constrained : bool
+        Whether to impose the constraints.
+    penalty : float
+        The coefficient of the augmented Lagrangian; 0 for the plain one.
+    """
+
+    def __init__(
+        self, constraints: int, dtype: torch.dtype, *, constrained: bool, penalty: float
+    ) -> None:
+        super().__init__()
+        self.constrained = constrained
+        formulation: type[cooper.formulations.Formulation] = cooper.formulations.Lagrangian
+        coefficient = None
+        if penalty:
+            formulation = cooper.formulations.AugmentedLagrangian
+            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(
+                torch.tensor(penalty, dtype=dtype)
+            )
+        self.multiplier = cooper.multipliers.DenseMultiplier(
+            num_constraints=constraints, dtype=dtype
+        )
+        self.descending = cooper.Constraint(
+            constraint_type=cooper.ConstraintType.INEQUALITY,
+            formulation_type=formulation,
+            multiplier=self.multiplier,
+            penalty_coefficient=coefficient,
+        )
+
+    def compute_cmp_state(self, loss: Tensor, slacks: Tensor) -> cooper.CMPState:
+        """Return the loss and the constraints' violations."""
+        constraint = cooper.ConstraintState(
+            violation=slacks,
+            contributes_to_primal_update=self.constrained,
+            contributes_to_dual_update=self.constrained,
+        )
+        return cooper.CMPState(loss=loss, observed_constraints={self.descending: constraint})

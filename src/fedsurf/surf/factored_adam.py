@@ -1,8 +1,8 @@
-"""Adam for matrices that all agents share, whose gradients are never formed whole.
+"""Adam for matrices that all agents share, without forming their whole gradients.
 
-The gradient of such a matrix over n agents is the product Gᵀ X of two thin factors. Adam treats every
-number by itself, so a few rows of the product are formed at a time, and used while they are in the
-cache. Each number of the result is what plain Adam would make of it.
+The gradient of such a matrix over n agents is the product Gᵀ X of two thin factors. Adam works
+element by element, so a few rows of the product are formed at a time and used while they are in the
+cache. The result equals that of plain Adam.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,24 +16,24 @@ from torch.optim.adam import adam
 from fedsurf.unrolled.perceptron import SharedMatrix
 
 NUMBERS_AT_ONCE = 1024 * 1024
-"""So many numbers of a gradient are formed at a time: 4 MiB in single precision."""
-ROWS_TOGETHER = 16
+"""Elements of a gradient that are formed at a time: 4 MiB in single precision."""
+ROW_MULTIPLE = 16
 """Rows are formed in multiples of this, a cache line of single precision."""
 
 
 class FactoredAdam(torch.optim.Adam):
-    """Torch's fused Adam, which takes the gradients of a `SharedMatrix` as factors.
+    """Torch's fused Adam, which takes the gradient of a `SharedMatrix` as factors.
 
     Its state is that of `torch.optim.Adam`. All other parameters are updated as there.
 
     Parameters
     ----------
     parameters : iterable of Parameter
-        What is optimized, in place.
+        Parameters, updated in place.
     lr, betas : float, (float, float)
         As Adam's.
     numbers_at_once : int
-        So many numbers of a gradient are formed at a time, or sixteen rows if those are more.
+        Elements of a gradient that are formed at a time, or 16 rows if those are more.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class FactoredAdam(torch.optim.Adam):
     ) -> None:
         super().__init__(parameters, lr=lr, betas=betas, fused=True)
         self._numbers_at_once = numbers_at_once
-        # A step of the parent's then finds no gradient at those that this has updated.
+        # The parent's step then finds no gradient for the parameters updated here.
         self.register_step_pre_hook(self._step_by_factors)
 
     @contextmanager
     def taking_factors(self) -> Iterator[None]:
-        """Let backward passes leave factors instead of gradients, for a `step` within the block."""
+        """Make backward passes leave factors instead of gradients, for a `step` within the block."""
         shared = [value for value, _ in self._shared()]
         for value in shared:
             value.factors = []
@@ -62,7 +62,7 @@ class FactoredAdam(torch.optim.Adam):
                 value.factors = None
 
     def allocate(self) -> None:
-        """Make the moments of every parameter before its first step, as Adam would itself."""
+        """Create the moments of every parameter before its first step, as Adam does in it."""
         for group in self.param_groups:
             for value in group["params"]:
                 self._moments(value)
@@ -93,19 +93,19 @@ class FactoredAdam(torch.optim.Adam):
         slopes, inputs = (torch.cat(side) for side in zip(*value.factors or (), strict=True))
         moments = self._moments(value)
         rows, columns = value.shape
-        block = max(1, self._numbers_at_once // (columns * ROWS_TOGETHER)) * ROWS_TOGETHER
-        room = value.new_empty(min(block, rows), columns)
+        block = max(1, self._numbers_at_once // (columns * ROW_MULTIPLE)) * ROW_MULTIPLE
+        buffer = value.new_empty(min(block, rows), columns)
         beta1, beta2 = group["betas"]
         for start in range(0, rows, block):
             part = slice(start, min(start + block, rows))
-            gradient = torch.mm(slopes[:, part].T, inputs, out=room[: part.stop - start])
+            gradient = torch.mm(slopes[:, part].T, inputs, out=buffer[: part.stop - start])
             adam(
                 [value[part]],
                 [gradient],
                 [moments["exp_avg"][part]],
                 [moments["exp_avg_sq"][part]],
                 [],
-                [moments["step"].clone()],  # counted up by each call, but this is one step
+                [moments["step"].clone()],  # each call increments it, but this is one step
                 fused=True,
                 amsgrad=False,
                 beta1=beta1,

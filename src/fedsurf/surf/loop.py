@@ -1,4 +1,4 @@
-"""Meta-training from beginning to end: validations, the best optimizer, states to resume from."""
+"""Meta-training from start to end: validations, the choice of the best optimizer, resuming."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
@@ -6,18 +6,26 @@ from typing import Any, Protocol, TypeVar
 from fedsurf.common.configuration import differences, from_dict, to_dict
 from fedsurf.common.files import CheckpointError
 from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.records import StepRecord, ValidationRecord
-from fedsurf.surf.selection import choose
-from fedsurf.surf.training import MetaTraining
+from fedsurf.surf.config import SelectBy
+from fedsurf.surf.training import MetaTraining, StepRecord, ValidationRecord
 
 Config = TypeVar("Config")
 
+RULES: dict[SelectBy, str] = {
+    "loss": "lowest validation loss",
+    "accuracy": "highest pooled validation accuracy",
+    "last": "last validation",
+}
+"""The rule by which the best validation is chosen."""
+FEASIBLE_RULE = "among those whose constraints hold within two standard errors"
+INFEASIBLE_RULE = "smallest violation: no validation had all constraints hold within error yet"
+
 
 class Observer(Protocol):
-    """Is told what happens during meta-training: progress bars and logs."""
+    """A listener to meta-training, such as a progress bar or a log."""
 
     def on_start(self, done: int, total: int) -> None:
-        """Meta-training begins, `done` of `total` steps being behind it."""
+        """Meta-training begins, with `done` of `total` steps already taken."""
         ...
 
     def on_step(self, record: StepRecord) -> None:
@@ -25,12 +33,33 @@ class Observer(Protocol):
         ...
 
     def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
-        """A validation was made; `best_by` is the rule by which it is the best so far, if it is."""
+        """A validation was made; `best_by` is the rule if it is the best so far, otherwise None."""
         ...
 
 
+def choose(
+    records: list[ValidationRecord], *, constrained: bool, by: SelectBy = "loss"
+) -> tuple[ValidationRecord, str]:
+    """Return the best validation so far, and the rule that chose it."""
+
+    def cost(record: ValidationRecord) -> float:
+        costs = {
+            "loss": record.loss,
+            "accuracy": -record.pooled_accuracy,
+            "last": -float(record.step),
+        }
+        return costs[by]
+
+    if not constrained:
+        return min(records, key=cost), RULES[by]
+    feasible = [record for record in records if record.feasible]
+    if feasible:
+        return min(feasible, key=cost), f"{RULES[by]} {FEASIBLE_RULE}"
+    return min(records, key=lambda record: record.violation), INFEASIBLE_RULE
+
+
 def read_run_config(folder: RunFolder, kind: type[Config]) -> Config:
-    """Read the configuration of a run, or raise if it is another kind's or another version's."""
+    """Read the configuration of a run; raise if it is of another kind or version."""
     content = folder.read_config()
     try:
         return from_dict(kind, content)
@@ -39,32 +68,31 @@ def read_run_config(folder: RunFolder, kind: type[Config]) -> Config:
 
 
 def check_trained_with(folder: RunFolder, config: dict[str, Any]) -> None:
-    """Raise unless the best optimizer of a run was trained with the configuration beside it."""
+    """Raise unless the best optimizer of a run was trained with the run's configuration."""
     stored = folder.best_metadata().get("config")
-    found = differences(stored, config) if isinstance(stored, dict) else ["all of it"]
-    found = [one for one in found if not one.startswith("data.folder ")]  # data may move
-    if found:
+    different = differences(stored, config) if isinstance(stored, dict) else ["all of it"]
+    different = [name for name in different if not name.startswith("data.folder ")]  # data may move
+    if different:
         raise CheckpointError(
-            f"{folder.path}: config.json is not what best.safetensors was trained with; they differ in "
-            f"{', '.join(found)}"
+            f"{folder.path}: best.safetensors was trained with another configuration than config.json; "
+            f"they differ in {', '.join(different)}"
         )
 
 
 def open_run(folder: RunFolder, config: Any, *, resume: bool) -> None:
-    """Begin a run in a folder, or find that it holds one of the same configuration to go on with."""
+    """Begin a run in a folder, or check that the run in it has the same configuration."""
     if folder.is_new():
         folder.write_config(to_dict(config))
     elif not resume:
         raise FileExistsError(
-            f"{folder.path}: there is something in this folder already; "
-            "resume the run, or choose another folder"
+            f"{folder.path}: the folder is not empty; resume the run, or choose another folder"
         )
     else:
-        there = read_run_config(folder, type(config))
-        if there != config:
+        stored = read_run_config(folder, type(config))
+        if stored != config:
             raise ValueError(
                 f"{folder.path}: holds a run with another configuration, which differs in "
-                f"{', '.join(differences(to_dict(there), to_dict(config)))}"
+                f"{', '.join(differences(to_dict(stored), to_dict(config)))}"
             )
     folder.remove_leftovers()
 
@@ -82,11 +110,11 @@ def meta_train(
     training : MetaTraining
         At its beginning.
     folder : RunFolder
-        Where the log, the best optimizer and the states go. A finished run is only read.
+        The folder for the log, the best optimizer and the states. A finished run is only read.
     stored : dict
-        The resolved configuration, which is written beside θ.
+        The resolved configuration, which is stored with θ.
     observers : sequence of Observer
-        Are told what happens.
+        Listeners, such as progress bars.
 
     Returns
     -------

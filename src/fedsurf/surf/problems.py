@@ -1,33 +1,64 @@
-"""Problems: what one step of meta-training unrolls an optimizer on."""
+"""The inputs of meta-training: an unrolled optimizer, and the problems that it is trained on."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
-from fedsurf.common.checks import check_count
+from fedsurf.algorithms.algorithm import Algorithm
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
 from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.task import Task
 
 
+class Unrolled(Algorithm, Protocol):
+    """An algorithm with a fixed number of steps, its layers."""
+
+    @property
+    def steps(self) -> int:
+        """Number of layers."""
+        ...
+
+
+class UnrolledOptimizer(Protocol):
+    """Learned parameters θ, and the algorithm whose layers they are: the object that SURF trains."""
+
+    @property
+    def constraints(self) -> int:
+        """Number of descending constraints: one for each layer, or for each part of the depth."""
+        ...
+
+    def on(self, model: Model, rounds: int | None = None) -> Unrolled:
+        """Return the algorithm whose steps are the layers, for a model and a number of rounds."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return θ."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return θ with names."""
+        ...
+
+
 @dataclass(frozen=True)
 class Problem:
-    """A task, the model and the network with which it is trained, and for how many rounds.
+    """A task, the network and model with which it is trained, and the number of rounds.
 
     Attributes
     ----------
     task : Task
         The federated problem.
     network : Network
-        Over which the agents talk.
+        The agents' network.
     rounds : int or None
-        How many communication rounds there are; None for as many as the optimizer has.
+        Number of communication rounds; None for the optimizer's own.
     trained : Model or None
-        What the agents train; None for a softmax head.
+        The agents' model; None for a softmax head.
     """
 
     task: Task
@@ -37,7 +68,7 @@ class Problem:
 
     @property
     def model(self) -> Model:
-        """What the agents train."""
+        """The agents' model."""
         return self.trained or SoftmaxHead(self.task.features, self.task.classes)
 
     def algorithm(self, optimizer: UnrolledOptimizer) -> Unrolled:
@@ -46,7 +77,7 @@ class Problem:
 
 
 class Problems(Protocol):
-    """Where meta-training gets its problems from."""
+    """The source of meta-training's problems."""
 
     def training(self, number: int) -> Problem:
         """Return the problem of a meta-training step."""
@@ -59,18 +90,18 @@ class Problems(Protocol):
 
 @dataclass(frozen=True)
 class FixedProblems:
-    """The paper's: one network, and a given number of tasks from which every step takes one.
+    """The paper's problems: one network, and a fixed set of tasks from which every step takes one.
 
     Attributes
     ----------
     tasks : MetaTasks
-        Where the tasks come from.
+        The task distributions.
     network : Network
-        Over which all of them are trained.
+        The network of all tasks.
     count : int
-        The number of different meta-training tasks, the paper's Q.
+        Number of different meta-training tasks, the paper's Q.
     seed : int
-        Draws them.
+        Seed of the tasks.
     """
 
     tasks: MetaTasks
@@ -80,7 +111,6 @@ class FixedProblems:
 
     def training(self, number: int) -> Problem:
         """Return one of the meta-training tasks, drawn at random."""
-        check_count(self.count, "count")
         choice = seeded(self.seed, "train", number)
         task_number = int(torch.randint(self.count, (), generator=choice))
         task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))

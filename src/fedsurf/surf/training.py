@@ -10,6 +10,7 @@ import gc
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import cooper
@@ -17,35 +18,74 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.common.statistics import standard_error
+from fedsurf.common.statistics import standard_error, within_error
 from fedsurf.models import Model
 from fedsurf.surf.config import SurfConfig
-from fedsurf.surf.constraints import slack
+from fedsurf.surf.constraints import DescendingProblem, slack, slack_per_constraint, unroll
 from fedsurf.surf.factored_adam import FactoredAdam
-from fedsurf.surf.lagrangian import DescendingProblem
 from fedsurf.surf.losses import pooled_losses
-from fedsurf.surf.problems import Problem, Problems
-from fedsurf.surf.records import StepRecord, ValidationRecord
-from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer, check_unrolled
-from fedsurf.surf.unrolling import unroll
+from fedsurf.surf.problems import Problem, Problems, Unrolled, UnrolledOptimizer
 from fedsurf.tasks.examples import Examples
 
 
 class DivergedError(ArithmeticError):
-    """Meta-training met a loss or a gradient that is no number."""
+    """Meta-training reached a loss that is NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Measurements of one meta-training step."""
+
+    step: int
+    loss: float
+    worst_slack: float
+    largest_multiplier: float
+
+
+@dataclass(frozen=True)
+class ValidationRecord:
+    """Measurements of a validation, means over its tasks."""
+
+    step: int
+    loss: float
+    accuracy: float
+    pooled_accuracy: float
+    slack: list[float]
+    """Mean slack of each constraint; positive where the gradient norm did not fall enough."""
+    slack_error: list[float]
+    """Standard error of the slack."""
+    multipliers: list[float]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds within two standard errors."""
+        return all(self.holding)
+
+    @property
+    def holding(self) -> list[bool]:
+        """Which constraints hold within two standard errors."""
+        held: list[bool] = within_error(
+            torch.tensor(self.slack), torch.tensor(self.slack_error)
+        ).tolist()
+        return held
+
+    @property
+    def violation(self) -> float:
+        """The largest mean slack, at least 0."""
+        return max(0.0, *self.slack)
 
 
 class MetaTraining:
-    """The primal-dual loop, one step at a time. Everything random is a function of seed and step.
+    """SURF's primal-dual steps. Everything random is a function of seed and step.
 
     Parameters
     ----------
     optimizer : UnrolledOptimizer
-        What is trained, in place.
+        The optimizer, trained in place.
     problems : Problems
-        Where the problems of meta-training and validation come from.
+        The source of problems for meta-training and validation.
     config : SurfConfig
-        The settings.
+        The configuration.
     seed : int
         The seed.
     """
@@ -58,7 +98,6 @@ class MetaTraining:
         *,
         seed: int = 0,
     ) -> None:
-        check_unrolled(optimizer)
         config.check()
         self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed
@@ -94,7 +133,7 @@ class MetaTraining:
 
     def step(self) -> StepRecord:
         """Take one primal-dual step on one problem."""
-        with _without_collecting():
+        with _garbage_collection_paused():
             return self._step()
 
     def _step(self) -> StepRecord:
@@ -115,12 +154,12 @@ class MetaTraining:
         for group in self._adam.param_groups:
             group["lr"] = self._learning_rate()
         if not outlier:
-            by_constraint = spread_over(slacks, self.optimizer.constraints)
-            # The length of a gradient, for clipping, is that of all its numbers.
-            whole = self.config.clip is not None
+            violations = slack_per_constraint(slacks, self.optimizer.constraints)
+            # Clipping needs whole gradients to know their norm.
+            whole = config.clip is not None
             with nullcontext() if whole else self._adam.taking_factors():
                 self._primal_dual.roll(
-                    compute_cmp_state_kwargs={"loss": loss, "slacks": by_constraint}
+                    compute_cmp_state_kwargs={"loss": loss, "slacks": violations}
                 )
         self.step_count += 1
         self._average()
@@ -133,7 +172,7 @@ class MetaTraining:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Have the average of θ in the optimizer for a while, where there is one."""
+        """Put the average of θ, if there is one, into the optimizer within the block."""
         live = dict(self.optimizer.named_parameters())
         kept = {name: live[name].detach().clone() for name in self._averages}
         try:
@@ -146,12 +185,12 @@ class MetaTraining:
         self, problem: Problem, purpose: str, number: int
     ) -> tuple[Unrolled, Tensor, Tensor]:
         """Run all layers on a problem; return the algorithm, the agents' W_L and every layer's slack."""
-        task, descent = problem.task, self.config.descent
+        descent = self.config.descent
         algorithm = problem.algorithm(self.optimizer)
         weights, norms = unroll(
             algorithm,
             algorithm.steps,
-            task,
+            problem.task,
             problem.network,
             descent,
             gradient_batch_size=self.config.gradient_batch_size,
@@ -183,7 +222,7 @@ class MetaTraining:
 
     @torch.no_grad()
     def _average(self) -> None:
-        # In the beginning, θ as it was drawn must not stay for long.
+        # A smaller decay in early steps, so that the initial θ is forgotten soon.
         share = min(self.config.averaging, (1 + self.step_count) / (10 + self.step_count))
         for name, value in self.optimizer.named_parameters():
             if name in self._averages:
@@ -192,13 +231,13 @@ class MetaTraining:
     def _clip(self, *_: Any) -> None:
         parameters = list(self.optimizer.parameters())
         length = torch.nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf)
-        if not length.isfinite():  # an outlier, although its loss is a number
+        if not length.isfinite():  # an outlier, although its loss is finite
             for value in parameters:
                 value.grad = torch.zeros_like(value)
 
     @torch.no_grad()
     def validate(self) -> ValidationRecord:
-        """Try the optimizer on the validation tasks, the same ones each time."""
+        """Run the optimizer on the validation tasks, the same ones each time."""
         rows, slacks = [], []
         for number in range(self.config.validation_tasks):
             problem = self.problems.validation(number)
@@ -214,11 +253,11 @@ class MetaTraining:
                     ]
                 )
             )
-            slacks.append(spread_over(slack_values, self.optimizer.constraints))
+            slacks.append(slack_per_constraint(slack_values, self.optimizer.constraints))
         loss, accuracy, pooled = torch.stack(rows).mean(0).tolist()
         stacked = torch.stack(slacks)
         if not (math.isfinite(loss) and stacked.isfinite().all()):
-            # A comparison with NaN is always false: such a record could pass for the best.
+            # Comparisons with NaN are always false: such a record could pass for the best.
             raise DivergedError(
                 f"meta-training diverged: the validation after step {self.step_count} has the loss "
                 f"{loss}; try a smaller learning_rate than {self.config.learning_rate}"
@@ -234,10 +273,10 @@ class MetaTraining:
         )
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Return everything that the next step depends on, beside configuration and seed.
+        """Return everything that the next step depends on, apart from configuration and seed.
 
-        Groups of named tensors, to be written to and read from files of their own. The tensors are
-        the live ones: copying into them restores the state.
+        The state is groups of named tensors, one file each. The tensors are the live ones: copying
+        into them restores the state.
         """
         parameters = dict(self.optimizer.named_parameters())
         self._adam.allocate()
@@ -264,8 +303,8 @@ class MetaTraining:
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Pause Python's search for cyclic garbage: a step makes thousands of objects, all in use until its end."""
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection: a step makes thousands of objects, all in use until its end."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -273,20 +312,3 @@ def _without_collecting() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
-
-
-def spread_over(slacks: Tensor, constraints: int) -> Tensor:
-    """Assign the slack of L layers to constraints: each has the mean over its part of the depth.
-
-    With as many layers as constraints, each layer is one. With fewer, the constraints without a layer
-    of their own have the slack 0, which is neither violated nor satisfied.
-    """
-    layers = len(slacks)
-    if layers == constraints:
-        return slacks
-    part = torch.arange(layers) * constraints // layers
-    count = torch.zeros(constraints, dtype=slacks.dtype).index_add(
-        0, part, torch.ones_like(slacks.detach())
-    )
-    total = torch.zeros(constraints, dtype=slacks.dtype).index_add(0, part, slacks)
-    return total / count.clamp(min=1)

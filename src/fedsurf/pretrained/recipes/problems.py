@@ -29,8 +29,7 @@ from fedsurf.pretrained.recipes.synthetic import (
     random_views,
     uniform,
 )
-from fedsurf.surf.problems import Problem
-from fedsurf.surf.unrolled_optimizer import Unrolled, UnrolledOptimizer
+from fedsurf.surf.problems import Problem, Unrolled, UnrolledOptimizer
 from fedsurf.tasks import sources
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition

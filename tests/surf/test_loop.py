@@ -1,11 +1,11 @@
-"""Which validation is the best."""
+"""The choice of the best validation."""
 
 from dataclasses import replace
 
 import pytest
 
 from fedsurf.surf import ValidationRecord
-from fedsurf.surf.selection import FEASIBLE, LEAST_VIOLATION, LOWEST_LOSS, choose
+from fedsurf.surf.loop import FEASIBLE_RULE, INFEASIBLE_RULE, RULES, choose
 
 
 def record(step, loss, slack, error=0.1):
@@ -28,27 +28,27 @@ def test_the_violation_is_the_largest_slack_above_0():
 
 def test_without_constraints_the_lowest_loss_wins():
     records = [record(1, 0.5, -1.0), record(2, 0.3, 9.0), record(3, 0.4, -1.0)]
-    assert choose(records, constrained=False) == (records[1], LOWEST_LOSS)
+    assert choose(records, constrained=False) == (records[1], RULES["loss"])
 
 
 def test_with_constraints_the_lowest_loss_among_the_feasible_wins():
     records = [record(1, 0.5, -1.0), record(2, 0.3, 9.0), record(3, 0.4, 0.1)]
-    assert choose(records, constrained=True) == (records[2], FEASIBLE)
+    assert choose(records, constrained=True) == (records[2], f"{RULES['loss']} {FEASIBLE_RULE}")
 
 
 def test_while_nothing_is_feasible_the_smallest_violation_wins():
     records = [record(1, 0.1, 5.0), record(2, 0.9, 2.0), record(3, 0.2, 3.0)]
-    assert choose(records, constrained=True) == (records[1], LEAST_VIOLATION)
+    assert choose(records, constrained=True) == (records[1], INFEASIBLE_RULE)
 
 
 @pytest.mark.parametrize("constrained", [False, True])
-def test_of_equals_the_earlier_wins(constrained):
+def test_of_equal_validations_the_earlier_wins(constrained):
     records = [record(1, 0.5, -1.0), record(2, 0.5, -1.0)]
     chosen, _ = choose(records, constrained=constrained)
     assert chosen is records[0]
 
 
-def test_the_highest_accuracy_may_decide_instead_of_the_loss():
+def test_selecting_by_accuracy_takes_the_highest_accuracy():
     first, second, third = (
         replace(record(step, loss, slack), pooled_accuracy=accuracy)
         for step, loss, slack, accuracy in ((1, 0.1, -1, 0.5), (2, 0.3, -1, 0.7), (3, 0.2, 9, 0.9))
@@ -59,7 +59,7 @@ def test_the_highest_accuracy_may_decide_instead_of_the_loss():
     assert choose([first, second, third], constrained=False, by="accuracy")[0] is third
 
 
-def test_the_last_feasible_one_wins_where_that_is_asked_for():
+def test_selecting_the_last_takes_the_last_feasible_validation():
     records = [record(1, 0.1, -1.0), record(2, 0.9, -1.0), record(3, 0.2, 3.0)]
     assert choose(records, constrained=True, by="last")[0] is records[1]
     chosen, rule = choose(records, constrained=False, by="last")
