@@ -31,10 +31,10 @@ from torch import Tensor, nn
 
 from fedsurf import STUDIES, Model, Study, generator
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import check_file, check_folder, read_json, write_json
-from fedsurf.common.plain import json_text
+from fedsurf.common.files import read_json
 from fedsurf.common.statistics import finite, standard_error
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_file, check_folder, json_text, write_json
 from fedsurf.evaluation.run import run_all
 from fedsurf.evaluation.study import LAYER_VERSION
 from fedsurf.network import Network

@@ -16,7 +16,7 @@ from fedsurf import Experiment, certify
 from fedsurf.analysis.bounds import Constants, vacuity
 from fedsurf.analysis.certificate import Certificate, certificate_of
 from fedsurf.analysis.plots_certificate import certificate_figure
-from fedsurf.common.intervals import gap_limit, mean_interval, share_limit, upper_limit
+from fedsurf.common.statistics import gap_limit, mean_interval, share_limit, upper_limit
 from fedsurf.evaluation.evaluate import measure_descent
 from fedsurf.evaluation.plots import save
 from fedsurf.surf import DescentConfig, gradient_norm

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from fedsurf.cli.main import run
-from fedsurf.common.files import only_one
+from fedsurf.common.writing import lock_folder
 from fedsurf.estimator import baselines
 from fedsurf.estimator.classifier import FederatedClassifier
 from fedsurf.estimator.columns import read_columns
@@ -983,7 +983,7 @@ def test_a_folder_that_another_process_writes_is_refused_before_the_work(
 
     monkeypatch.setattr("fedsurf.cli.fit.read_labelled", work)
     folder = tmp_path / "model"
-    with only_one(folder):
+    with lock_folder(folder):
         said = failed(capsys, ["fit", iris, "--folder", folder])
         assert "model: another process is writing into this folder" in said
     assert not folder.exists()  # nothing came into it

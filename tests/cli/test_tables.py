@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsurf.cli.tables import layers_table, methods_table, reached_table, scores_table
-from fedsurf.common.files import write_json
+from fedsurf.common.writing import write_json
 from fedsurf.evaluation.evaluate import evaluate
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.scores import ROUNDS, SHARES, Reached, Score

@@ -3,27 +3,24 @@
 import json
 import math
 import os
-import resource
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import torch
+from disks import full_disk
 from safetensors.torch import save_file
 
-from fedsurf.common.files import (
-    CheckpointError,
+from fedsurf.common.files import FileError, read_json, read_metadata, read_tensors_into
+from fedsurf.common.writing import (
     filled_folder,
+    json_text,
     new_folder,
-    read_json,
-    read_metadata,
-    read_tensors,
     replacing,
     write_json,
     write_rows,
     write_tensors,
 )
-from fedsurf.common.plain import json_text
 
 
 def tensors():
@@ -39,17 +36,6 @@ def blank():
     return {name: torch.zeros_like(tensor) for name, tensor in tensors().items()}
 
 
-@contextmanager
-def full_disk(size=4096):
-    """Let no file grow beyond `size` bytes: what is written fails as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_tensors_and_metadata_come_back_bit_by_bit(tmp_path):
     path, metadata = (
         tmp_path / "deep" / "x.safetensors",
@@ -57,7 +43,7 @@ def test_tensors_and_metadata_come_back_bit_by_bit(tmp_path):
     )
     write_tensors(path, tensors(), metadata)
     found = blank()
-    assert read_tensors(path, found) == metadata
+    assert read_tensors_into(path, found) == metadata
     for name, tensor in tensors().items():
         assert torch.equal(found[name], tensor)
     assert read_metadata(path) == metadata
@@ -68,7 +54,7 @@ def test_parameters_views_and_empty_tensors_can_be_written(tmp_path):
     value = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
     write_tensors(path, {"turned": value.T, "none": torch.zeros(0, 3)}, {})
     found = {"turned": torch.nn.Parameter(torch.zeros(3, 2)), "none": torch.ones(0, 3)}
-    read_tensors(path, found)
+    read_tensors_into(path, found)
     assert torch.equal(found["turned"].detach(), value.detach().T)
 
 
@@ -87,8 +73,8 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path, left):
     content = path.read_bytes()
     path.write_bytes(content[: int(left * len(content)) if left == 0.5 else left])
     into = blank()
-    for read in (lambda: read_tensors(path, into), lambda: read_metadata(path)):
-        with pytest.raises(CheckpointError, match=r"x\.safetensors: truncated, damaged or not"):
+    for read in (lambda: read_tensors_into(path, into), lambda: read_metadata(path)):
+        with pytest.raises(FileError, match=r"x\.safetensors: truncated, damaged or not"):
             read()
     assert all(tensor.abs().sum() == 0 for tensor in into.values())
 
@@ -97,22 +83,20 @@ def test_a_text_file_a_foreign_file_and_a_missing_one_are_errors_that_name_them(
     text, foreign = tmp_path / "text.safetensors", tmp_path / "foreign.safetensors"
     text.write_text("These are not tensors. " * 20)
     save_file(tensors(), foreign)
-    with pytest.raises(CheckpointError, match=r"text\.safetensors: truncated, damaged or not"):
-        read_tensors(text, blank())
-    with pytest.raises(
-        CheckpointError, match=r"foreign\.safetensors: .*not one that fedsurf wrote"
-    ):
-        read_tensors(foreign, blank())
-    with pytest.raises(CheckpointError, match=r"none\.safetensors: there is no such file"):
-        read_tensors(tmp_path / "none.safetensors", blank())
-    with pytest.raises(CheckpointError, match=r"there is no such file"):
+    with pytest.raises(FileError, match=r"text\.safetensors: truncated, damaged or not"):
+        read_tensors_into(text, blank())
+    with pytest.raises(FileError, match=r"foreign\.safetensors: .*not one that fedsurf wrote"):
+        read_tensors_into(foreign, blank())
+    with pytest.raises(FileError, match=r"none\.safetensors: there is no such file"):
+        read_tensors_into(tmp_path / "none.safetensors", blank())
+    with pytest.raises(FileError, match=r"there is no such file"):
         read_metadata(tmp_path)
 
 
 def test_damaged_metadata_is_an_error_that_names_the_file(tmp_path):
     path = tmp_path / "x.safetensors"
     save_file(tensors(), path, {"fedsurf": "{half"})
-    with pytest.raises(CheckpointError, match=r"x\.safetensors: damaged"):
+    with pytest.raises(FileError, match=r"x\.safetensors: damaged"):
         read_metadata(path)
 
 
@@ -130,8 +114,8 @@ def test_tensors_of_other_names_shapes_or_types_change_nothing(tmp_path, change,
     path = tmp_path / "x.safetensors"
     write_tensors(path, tensors(), {})
     into = {**blank(), **change}
-    with pytest.raises(CheckpointError, match=rf"x\.safetensors: {message}"):
-        read_tensors(path, into)
+    with pytest.raises(FileError, match=rf"x\.safetensors: {message}"):
+        read_tensors_into(path, into)
     assert all(tensor.abs().sum() == 0 for tensor in into.values())
 
 
@@ -140,8 +124,8 @@ def test_unknown_tensors_are_named(tmp_path):
     write_tensors(path, tensors(), {})
     into = blank()
     del into["a"]
-    with pytest.raises(CheckpointError, match=r"unknown ones \['a'\]"):
-        read_tensors(path, into)
+    with pytest.raises(FileError, match=r"unknown ones \['a'\]"):
+        read_tensors_into(path, into)
 
 
 def test_a_write_that_fails_on_a_full_disk_leaves_the_old_file_and_no_other(tmp_path):
@@ -237,11 +221,11 @@ def test_a_folder_that_another_process_made_meanwhile_is_named(tmp_path, make):
 
 def test_json_that_is_damaged_or_missing_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "x.json"
-    with pytest.raises(CheckpointError, match=r"x\.json: there is no such file"):
+    with pytest.raises(FileError, match=r"x\.json: there is no such file"):
         read_json(path)
     for content in (b'{"a": ', b"", b"\xff\xfe"):
         path.write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"x\.json: damaged"):
+        with pytest.raises(FileError, match=r"x\.json: damaged"):
             read_json(path)
     write_json(path, {"a": [1, None, "é"]})
     assert read_json(path) == {"a": [1, None, "é"]}

@@ -18,8 +18,8 @@ def _three_threads(monkeypatch):
 
 def test_optimizers_of_fewer_than_50_million_parameters_take_one_thread(monkeypatch):
     set_to = []
-    monkeypatch.setattr(threads.torch, "set_num_threads", set_to.append)
-    monkeypatch.setattr(threads, "threadpool_limits", set_to.append)
+    monkeypatch.setattr("torch.set_num_threads", set_to.append)
+    monkeypatch.setattr("threadpoolctl.threadpool_limits", set_to.append)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads.limit_threads(50_000_000)
     assert set_to == []

@@ -7,7 +7,8 @@ import pytest
 import torch
 from sklearn.datasets import load_wine
 
-from fedsurf.common.files import CheckpointError, write_tensors
+from fedsurf.common.files import FileError
+from fedsurf.common.writing import write_tensors
 from fedsurf.estimator.classifier import FederatedClassifier
 from fedsurf.estimator.saved import FILE, LINEAR, Head
 
@@ -127,11 +128,9 @@ def test_files_of_no_head_are_named(tmp_path):
     tensors = {"weight": torch.ones(3, 2), "bias": torch.ones(3)}
     metadata = {"classes": [0, 1], "features": None, "label": None, "config": {}}
     write_tensors(tmp_path / FILE, tensors, metadata)
-    with pytest.raises(CheckpointError, match=rf"{FILE}: weight has shape \[3, 2\] and bias"):
+    with pytest.raises(FileError, match=rf"{FILE}: weight has shape \[3, 2\] and bias"):
         Head.read(tmp_path)
     write_tensors(tmp_path / FILE, tensors, {**metadata, "classes": 3})
-    with pytest.raises(
-        CheckpointError, match=rf"{FILE}: classes: got a int, but it must be a list"
-    ):
+    with pytest.raises(FileError, match=rf"{FILE}: classes: got a int, but it must be a list"):
         Head.read(tmp_path)
     assert not (tmp_path / LINEAR).exists()

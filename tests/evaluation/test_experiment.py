@@ -16,8 +16,9 @@ import torch
 from experiments import CONFIG, features
 from killed import contents
 
-from fedsurf.common.files import CheckpointError, only_one, read_metadata
+from fedsurf.common.files import FileError, read_metadata
 from fedsurf.common.randomness import generator
+from fedsurf.common.writing import lock_folder
 from fedsurf.evaluation import evaluate as comparison
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.evaluate import STEP_SIZES, evaluate, tune_dgd
@@ -246,7 +247,7 @@ def test_a_folder_with_something_in_it_is_refused_unless_resuming(whole, data, t
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match=r"the folder is not empty"):
         Experiment(CONFIG, data).train(tmp_path)
-    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+    with pytest.raises(FileError, match=r"config\.json: there is no such file"):
         Experiment(CONFIG, data).train(tmp_path, resume=True)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -312,15 +313,15 @@ def test_a_folder_may_be_given_as_text(whole, data, tmp_path):
 def test_what_pretraining_made_is_named_as_that(tmp_path, config, way):
     folder = RunFolder(tmp_path / "pretrained")
     open_run(folder, config, resume=False)
-    with pytest.raises(CheckpointError, match=rf"pretraining command made.*{way}") as caught:
+    with pytest.raises(FileError, match=rf"pretraining command made.*{way}") as caught:
         Experiment.load(folder.path)
     assert str(folder.path) in str(caught.value)
 
 
 def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
-    with pytest.raises(CheckpointError, match=r"nowhere: there is no such run folder"):
+    with pytest.raises(FileError, match=r"nowhere: there is no such run folder"):
         Experiment.load(tmp_path / "nowhere", data)
-    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+    with pytest.raises(FileError, match=r"config\.json: there is no such file"):
         Experiment.load(tmp_path, data)
 
     def spoilt(name, spoil):
@@ -340,23 +341,23 @@ def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
         return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
 
     no_best = spoilt("no-best", lambda folder: (folder / "best.safetensors").unlink())
-    with pytest.raises(CheckpointError, match=r"no-best/best\.safetensors: there is no such file"):
+    with pytest.raises(FileError, match=r"no-best/best\.safetensors: there is no such file"):
         Experiment.load(no_best, data)
     half_best = spoilt("half-best", truncate("best.safetensors"))
-    with pytest.raises(CheckpointError, match=r"half-best/best\.safetensors: truncated"):
+    with pytest.raises(FileError, match=r"half-best/best\.safetensors: truncated"):
         Experiment.load(half_best, data)
     half_config = spoilt("half-config", truncate("config.json"))
-    with pytest.raises(CheckpointError, match=r"half-config/config\.json: damaged"):
+    with pytest.raises(FileError, match=r"half-config/config\.json: damaged"):
         Experiment.load(half_config, data)
     newer = spoilt("newer", change_config(format=2))
-    with pytest.raises(CheckpointError, match=r"newer/config\.json: not the configuration"):
+    with pytest.raises(FileError, match=r"newer/config\.json: not the configuration"):
         Experiment.load(newer, data)
     unknown = spoilt("unknown", change_config(colour="red"))
     for act in (
         lambda: Experiment.load(unknown, data),
         lambda: Experiment(CONFIG, data).train(unknown, resume=True),
     ):
-        with pytest.raises(CheckpointError, match=r"unknown: configuration: .*\['colour'\]"):
+        with pytest.raises(FileError, match=r"unknown: configuration: .*\['colour'\]"):
             act()
     other = {
         "optimizer": {
@@ -365,17 +366,15 @@ def test_what_cannot_be_loaded_is_an_error_that_names_it(whole, data, tmp_path):
         }
     }
     deeper = spoilt("deeper", change_config(**other))
-    with pytest.raises(
-        CheckpointError, match=r"deeper: best\.safetensors was .* optimizer\.layers"
-    ):
+    with pytest.raises(FileError, match=r"deeper: best\.safetensors was .* optimizer\.layers"):
         Experiment.load(deeper, data)
     half_state = spoilt("half-state", truncate("state-00000010/first_moments.safetensors"))
-    with pytest.raises(CheckpointError, match=r"first_moments\.safetensors: truncated"):
+    with pytest.raises(FileError, match=r"first_moments\.safetensors: truncated"):
         Experiment(CONFIG, data).train(half_state, resume=True)
     no_progress = spoilt(
         "no-progress", lambda folder: (folder / "state-00000010" / "progress.json").unlink()
     )
-    with pytest.raises(CheckpointError, match=r"progress\.json: there is no such file"):
+    with pytest.raises(FileError, match=r"progress\.json: there is no such file"):
         Experiment(CONFIG, data).train(no_progress, resume=True)
 
 
@@ -419,15 +418,13 @@ def test_the_data_of_a_run_may_move_and_its_settings_may_not_change(whole, data,
     Experiment.load(copy, data)
     content["optimizer"]["activation"] = "identity"
     (copy / "config.json").write_text(json.dumps(content))
-    with pytest.raises(
-        CheckpointError, match=r"copy: best\.safetensors was .* optimizer\.activation"
-    ):
+    with pytest.raises(FileError, match=r"copy: best\.safetensors was .* optimizer\.activation"):
         Experiment.load(copy, data)
 
 
 def test_a_run_is_not_written_by_two_at_once(tmp_path, data):
     with (
-        only_one(tmp_path / "run"),
+        lock_folder(tmp_path / "run"),
         pytest.raises(FileExistsError, match=r"run: another process is writing"),
     ):
         Experiment(CONFIG, data).train(tmp_path / "run")
@@ -440,7 +437,7 @@ def test_validations_that_are_none_are_named(whole, data, tmp_path):
     (progress,) = copy.glob("state-*/progress.json")
     for content in ("{}", "[1]", '[{"step": 1}]'):
         progress.write_text(content)
-        with pytest.raises(CheckpointError, match=r"progress\.json: damaged"):
+        with pytest.raises(FileError, match=r"progress\.json: damaged"):
             Experiment(CONFIG, data).train(copy, resume=True)
 
 
@@ -478,14 +475,14 @@ def test_a_run_does_not_go_on_with_other_data_under_the_same_name(tmp_path):
             lambda: Experiment(config).train(tmp_path / "run", resume=True),
             lambda: Experiment.load(tmp_path / "run"),
         ):
-            with pytest.raises(CheckpointError, match=f"mine.npz, is not what .* in {found}"):
+            with pytest.raises(FileError, match=f"mine.npz, is not what .* in {found}"):
                 attempt()
     save(x * np.float32(1 + 1e-6), y)  # another machine's rounding
     Experiment(config).train(tmp_path / "run", resume=True)
     Experiment.load(tmp_path / "run")
     for content in ("[]", '{"features": 6}', '{"features": 6, "train": {}, "test": {}}'):
         (tmp_path / "run" / "data.json").write_text(content)
-        with pytest.raises(CheckpointError, match="is damaged"):
+        with pytest.raises(FileError, match="is damaged"):
             Experiment.load(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()  # as runs were before
     Experiment.load(tmp_path / "run")

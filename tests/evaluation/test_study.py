@@ -20,8 +20,9 @@ import fedsurf
 from fedsurf.algorithms import DGD as DGDAlgorithm  # noqa: N811
 from fedsurf.cli.main import run as run_command
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.common.files import FileError, read_all_tensors, read_metadata
 from fedsurf.common.randomness import generator
+from fedsurf.common.writing import write_tensors
 from fedsurf.evaluation import study as study_module
 from fedsurf.evaluation import tuning as tuning_module
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
@@ -101,7 +102,7 @@ def test_results_that_were_cached_in_float32_are_the_same(tmp_path: Path, monkey
     first = Study(SMALL, tmp_path).run(DGD)
     (file,) = tmp_path.iterdir()
     stored = {
-        n: t.float() if t.is_floating_point() else t for n, t in read_new_tensors(file).items()
+        n: t.float() if t.is_floating_point() else t for n, t in read_all_tensors(file).items()
     }
     write_tensors(file, stored, read_metadata(file))
     monkeypatch.setattr(study_module, "run_all", None)
@@ -111,7 +112,7 @@ def test_results_that_were_cached_in_float32_are_the_same(tmp_path: Path, monkey
 def test_a_cached_run_that_went_on_without_a_loss_is_computed_again(tmp_path: Path) -> None:
     first = Study(SMALL, tmp_path).run(DGD)
     (file,) = tmp_path.iterdir()
-    stored = read_new_tensors(file)
+    stored = read_all_tensors(file)
     stored["loss"][0, 3:] = math.nan
     write_tensors(file, stored, read_metadata(file))
     assert same(Study(SMALL, tmp_path).run(DGD), first)
@@ -279,7 +280,7 @@ def test_folders_may_be_given_as_text(tmp_path: Path) -> None:
     first = Study(SMALL, str(tmp_path)).run(DGD)
     assert len(list(tmp_path.iterdir())) == 1
     assert same(Study(SMALL, tmp_path).run(DGD), first)
-    with pytest.raises(CheckpointError, match="nowhere: there is no such run folder"):
+    with pytest.raises(FileError, match="nowhere: there is no such run folder"):
         Study(SMALL).run(Entrant("U-DGD", run=str(tmp_path / "nowhere")))
 
 
@@ -425,7 +426,7 @@ def test_a_setting_that_a_method_cannot_have_is_named_with_its_file(
     settings = {**method_named(method).defaults, setting: value}
     file = tmp_path / "tuned.json"
     write_tuned(file, {method: Tuned(method, [Trial(settings, 0.5)])}, SMALL, TuneConfig())
-    with pytest.raises(CheckpointError, match=rf"tuned.json: got .*{message}"):
+    with pytest.raises(FileError, match=rf"tuned.json: got .*{message}"):
         read_tuned(file)
 
 
@@ -548,7 +549,7 @@ def test_a_run_of_other_data_under_the_same_name_is_refused(tmp_path: Path) -> N
     entrant = Entrant("U-DGD", run=tmp_path / "run")
     Study(config, features=experiment.features).run(entrant)
     other = replace(experiment.features, train_x=2 * experiment.features.train_x)
-    with pytest.raises(CheckpointError, match="it differs in the features of its train part"):
+    with pytest.raises(FileError, match="it differs in the features of its train part"):
         Study(config, features=other).run(entrant)
 
 
@@ -885,12 +886,12 @@ def test_results_of_other_weights_and_depths_are_not_read_from_the_cache(
         patch.setattr(study_module, "run_all", None)
         assert same(study.run(entrant), first)
         assert same(study.run(replace(entrant, rounds=6)), deeper)
-    changed = read_new_tensors(file)
+    changed = read_all_tensors(file)
     changed["graph.round_out.bias"][0] += 0.5
     write_tensors(file, changed, small)
     assert not same(study.run(entrant), first)
     file.write_bytes(file.read_bytes()[:500])
-    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors: truncated"):
+    with pytest.raises(FileError, match=r"optimizer\.safetensors: truncated"):
         study.run(entrant)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedsurf.cli.main import run
-from fedsurf.common.files import write_json
+from fedsurf.common.writing import write_json
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import Pace, seconds_of, spoken, total
 from fedsurf.paper.figures import FIGURES, figure_named

@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 import fedsurf
 from fedsurf import pretrained
 from fedsurf.cli.main import run
-from fedsurf.common.files import CheckpointError, read_new_tensors, write_tensors
+from fedsurf.common.files import FileError, read_all_tensors
+from fedsurf.common.writing import write_tensors
 from fedsurf.network import StarNetwork
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.config import GradientTransferConfig
@@ -70,7 +71,7 @@ def test_the_shipped_optimizer_learns_over_a_graph_and_through_a_server() -> Non
 def test_a_file_is_loaded_by_its_path(file: Path, kind: type) -> None:
     optimizer = fedsurf.load(kind(file))
     assert optimizer.config == TransferableConfig(4, 3)
-    stored = read_new_tensors(file)
+    stored = read_all_tensors(file)
     for name, value in optimizer.named_parameters():
         assert torch.equal(value, stored[name])
     assert pretrained.card(kind(file))["note"] == "for a test"
@@ -89,10 +90,10 @@ def test_files_from_before_there_was_confidence_are_loaded_without(file: Path) -
     )
     loaded = fedsurf.load(file)
     assert loaded.confidence is None
-    with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads"):
+    with pytest.raises(FileError, match=r"holds an optimizer of softmax heads"):
         fedsurf.load_for_modules(file)
     write_tensors(file, tensors, {"optimizer": vars(shipped.config)})
-    with pytest.raises(CheckpointError, match=r"lacks the tensors .*confidence"):
+    with pytest.raises(FileError, match=r"lacks the tensors .*confidence"):
         fedsurf.load(file)
 
 
@@ -108,7 +109,7 @@ def test_shapes_that_cannot_be_are_refused(name: str, least: int) -> None:
 def test_other_weights_have_another_digest(file: Path) -> None:
     before = pretrained.digest(file)
     assert pretrained.digest(file) == before != pretrained.digest()
-    tensors = read_new_tensors(file)
+    tensors = read_all_tensors(file)
     tensors["graph.round_out.bias"][0] += 1e-6
     write_tensors(file, tensors, ABOUT)
     assert pretrained.digest(file) != before
@@ -120,12 +121,12 @@ def test_names_that_are_neither_known_nor_files_are_refused(tmp_path: Path) -> N
     for act in (fedsurf.load, pretrained.card, pretrained.digest):
         with pytest.raises(ValueError, match=r"^name: got 'nothing', .* one of softmax-head"):
             act("nothing")
-        with pytest.raises(CheckpointError, match=r"no\.safetensors: there is no such file"):
+        with pytest.raises(FileError, match=r"no\.safetensors: there is no such file"):
             act(tmp_path / "no.safetensors")
 
 
 def test_an_optimizer_of_another_kind_is_named_as_that(file: Path, capsys) -> None:
-    with pytest.raises(CheckpointError, match=r"holds an optimizer of softmax heads, .* modules,"):
+    with pytest.raises(FileError, match=r"holds an optimizer of softmax heads, .* modules,"):
         fedsurf.load_for_modules(file)
     optimizer = GradientTransfer(GradientTransferConfig(4), seeded(0))
     about = {"optimizer": vars(optimizer.config)}
@@ -140,34 +141,34 @@ def test_damaged_and_foreign_files_are_errors_that_name_them(file: Path) -> None
     content = file.read_bytes()
     for length in (0, 4, 100, len(content) // 2, len(content) - 1):
         file.write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match=r"small\.safetensors: truncated"):
+        with pytest.raises(FileError, match=r"small\.safetensors: truncated"):
             fedsurf.load(file)
     save_file({"other": torch.zeros(3)}, file)
-    with pytest.raises(CheckpointError, match=r"small\.safetensors: .* not one that fedsurf wrote"):
+    with pytest.raises(FileError, match=r"small\.safetensors: .* not one that fedsurf wrote"):
         fedsurf.load(file)
     write_tensors(file, {"other": torch.zeros(3)}, {"config": {}})
-    with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer"):
+    with pytest.raises(FileError, match=r"does not hold a transferable optimizer"):
         fedsurf.load(file)
     write_tensors(file, {"other": torch.zeros(3)}, {"optimizer": {"width": 4, "colour": "red"}})
-    with pytest.raises(CheckpointError, match=r"does not hold a transferable optimizer .*colour"):
+    with pytest.raises(FileError, match=r"does not hold a transferable optimizer .*colour"):
         fedsurf.load(file)
     write_tensors(
         file,
         {"other": torch.zeros(3)},
         {"optimizer": {"width": 0, "class_width": 3, "confidence_width": 0}},
     )
-    with pytest.raises(CheckpointError, match=r"small\.safetensors: does not hold .*width: got 0"):
+    with pytest.raises(FileError, match=r"small\.safetensors: does not hold .*width: got 0"):
         fedsurf.load(file)
     write_tensors(file, {"other": torch.zeros(3)}, ABOUT)
-    with pytest.raises(CheckpointError, match=r"small\.safetensors: lacks the tensors"):
+    with pytest.raises(FileError, match=r"small\.safetensors: lacks the tensors"):
         fedsurf.load(file)
 
 
 def test_weights_of_another_shape_are_refused(file: Path) -> None:
     write_tensors(
         file,
-        read_new_tensors(file),
+        read_all_tensors(file),
         {"optimizer": {"width": 5, "class_width": 3, "confidence_width": 0}},
     )
-    with pytest.raises(CheckpointError, match=r"has shape \[4, 20\], but \[5, 20\] was expected"):
+    with pytest.raises(FileError, match=r"has shape \[4, 20\], but \[5, 20\] was expected"):
         fedsurf.load(file)

@@ -16,7 +16,7 @@ import fedsurf
 from fedsurf import pretrained
 from fedsurf.cli.main import run
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import CheckpointError
+from fedsurf.common.files import FileError
 from fedsurf.models import ModuleModel
 from fedsurf.network import Network
 from fedsurf.pretrained.recipes.modules import (
@@ -98,7 +98,7 @@ def test_pretraining_resumes_loads_and_is_refused_elsewhere(tmp_path: Path) -> N
         assert torch.equal(found, expected)
         assert not found.requires_grad
     assert pretrained.card(path / WEIGHTS)["recipe"] == to_dict(TINY)
-    with pytest.raises(CheckpointError, match="holds an optimizer of modules, as `fedsurf pre"):
+    with pytest.raises(FileError, match="holds an optimizer of modules, as `fedsurf pre"):
         fedsurf.load(path / WEIGHTS)
     with pytest.raises(ValueError, match=r"^name: got 'softmax-head', but .* one of module,"):
         fedsurf.load_for_modules("softmax-head")

@@ -15,7 +15,8 @@ import fedsurf
 from fedsurf import pretrained
 from fedsurf.cli.main import run
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import CheckpointError, write_tensors
+from fedsurf.common.files import FileError
+from fedsurf.common.writing import write_tensors
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StarNetwork
 from fedsurf.pretrained.recipes import probabilities as confidence
@@ -155,10 +156,10 @@ def test_damaged_files_of_what_was_seen_are_named(tmp_path, monkeypatch):
     file = tmp_path / "run" / SEEN
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CheckpointError, match=rf"{SEEN}: truncated, damaged"):
+    with pytest.raises(FileError, match=rf"{SEEN}: truncated, damaged"):
         pretrain(TINY, tmp_path / "run", resume=True)
     write_tensors(file, {"heads": torch.tensor([2])}, {})
-    with pytest.raises(CheckpointError, match=rf"{SEEN}: damaged, it does not hold what was seen"):
+    with pytest.raises(FileError, match=rf"{SEEN}: damaged, it does not hold what was seen"):
         pretrain(TINY, tmp_path / "run", resume=True)
 
 
@@ -206,7 +207,7 @@ def test_a_used_folder_and_another_recipe_are_refused(whole, tmp_path):
             pretrain(replace(TINY, **change), whole[0], resume=True)
     assert contents(whole[0]) == before
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"config\.json: there is no such file"):
+    with pytest.raises(FileError, match=r"config\.json: there is no such file"):
         pretrain(TINY, tmp_path, resume=True)
 
 

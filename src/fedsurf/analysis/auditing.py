@@ -26,8 +26,8 @@ from fedsurf.analysis.interventions import (
     shuffle_labels,
 )
 from fedsurf.analysis.verdict import judge
-from fedsurf.common.bars import OpenBar, silent
 from fedsurf.common.checks import check_kind
+from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.experiment import Experiment

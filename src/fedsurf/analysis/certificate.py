@@ -16,10 +16,10 @@ from torch import Tensor
 from fedsurf.analysis.assumptions import Check, check_assumptions
 from fedsurf.analysis.bounds import Constants, Vacuous, vacuity
 from fedsurf.analysis.certificate_layers import Constraint, Fall, Layer, fall_of, layers_of
-from fedsurf.common.bars import OpenBar, silent
-from fedsurf.common.intervals import check_confidence
-from fedsurf.common.plain import plain
+from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.statistics import check_confidence
+from fedsurf.common.writing import plain
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.surf import unroll
 from fedsurf.surf.config import DescentConfig

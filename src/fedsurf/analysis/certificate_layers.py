@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.common.intervals import gap_limit, mean_interval, share_limit, upper_limit
+from fedsurf.common.statistics import gap_limit, mean_interval, share_limit, upper_limit
 from fedsurf.surf.constraints import MIN_NORM, slack
 
 ROUNDING = 1e-12

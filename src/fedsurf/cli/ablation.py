@@ -10,7 +10,7 @@ from fedsurf.cli.choices import Preset
 from fedsurf.cli.console import err
 from fedsurf.cli.evaluate import show_evaluation
 from fedsurf.cli.train import run_training
-from fedsurf.common.files import check_folder
+from fedsurf.common.writing import check_folder
 
 
 def ablation(

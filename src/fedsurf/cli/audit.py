@@ -17,9 +17,9 @@ from fedsurf.analysis.auditing import Subject
 from fedsurf.analysis.auditing import audit as run_audit
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import opener
-from fedsurf.common.files import check_folder, write_json, write_rows
 from fedsurf.common.statistics import standard_error
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_folder, write_json, write_rows
 from fedsurf.evaluation import plots
 from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.experiment import Experiment

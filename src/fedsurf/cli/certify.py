@@ -15,8 +15,8 @@ from fedsurf.analysis.certificate_layers import Layer
 from fedsurf.analysis.plots_certificate import certificate_figure
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import opener
-from fedsurf.common.files import check_folder, write_json, write_rows
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_folder, write_json, write_rows
 from fedsurf.evaluation import plots
 from fedsurf.evaluation.experiment import Experiment
 

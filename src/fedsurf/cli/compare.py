@@ -15,9 +15,9 @@ from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.evaluate import run_label
 from fedsurf.cli.progress import opener
 from fedsurf.common.checks import check_count
-from fedsurf.common.files import check_folder
 from fedsurf.common.text import counted
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.fairness import settings_note, start_note, with_fair_start
 from fedsurf.evaluation.methods import Method, Settings

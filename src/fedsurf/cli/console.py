@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedsurf.common.plain import json_text
+from fedsurf.common.writing import json_text
 
 # Without markup and emoji: what stands in brackets, or between colons, may be a user's file.
 out = Console(markup=False, emoji=False)

@@ -7,7 +7,7 @@ from fedsurf.cli.compare import run_comparison, show_comparison
 from fedsurf.cli.console import err
 from fedsurf.cli.evaluate import show_evaluation
 from fedsurf.cli.train import run_training
-from fedsurf.common.files import check_folder
+from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.presets import STUDIES, preset
 
 DEMO_METHODS = ("dgd", "dfedavgm", "gradient-tracking", "exact-diffusion")

@@ -8,8 +8,8 @@ import tyro
 from fedsurf.cli import tables
 from fedsurf.cli.console import CommandLineError, err, out, print_json
 from fedsurf.cli.progress import opener
-from fedsurf.common.files import write_json
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import write_json
 from fedsurf.evaluation import evaluate as comparison
 from fedsurf.evaluation import plots
 from fedsurf.evaluation.experiment import Experiment

@@ -16,20 +16,19 @@ from rich.table import Table
 
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import opener
-from fedsurf.common.files import (
-    UNFINISHED,
+from fedsurf.common.text import counted, listed
+from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import (
+    TEMPORARY_PATTERN,
     check_file,
     check_folder,
     filled_folder,
-    only_one,
-    put_rows,
+    lock_folder,
     write_json,
     write_rows,
 )
-from fedsurf.common.text import counted
-from fedsurf.common.threads import limit_threads
 from fedsurf.estimator.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
-from fedsurf.estimator.columns import listed, spelled_as, words_for_none
+from fedsurf.estimator.columns import spelled_as, words_for_none
 from fedsurf.estimator.saved import FILE, Head
 from fedsurf.estimator.tables_io import Labelled, read_features, read_labelled
 from fedsurf.evaluation import plots
@@ -103,7 +102,7 @@ def fit(
     named = folder is not None
     folder = Path(f"{data.stem}-model") if folder is None else folder
     _check_folder(folder)
-    with only_one(folder):  # from the start: who comes later need not do the work in vain
+    with lock_folder(folder):  # from the start: who comes later need not do the work in vain
         labelled = read_labelled(data, label=label, agent=agent, drop=drop, test_share=test_share)
         if agents is not None and labelled.agents is not None:
             raise ValueError(
@@ -242,7 +241,7 @@ def predict(
         print_json({**summary, **({"file": str(file)} if file else table)})
         return
     if file is None:
-        put_rows(sys.stdout, rows, columns)
+        write_rows(sys.stdout, rows, columns)
     said = ""
     if accuracy is not None:
         judged_by = "them" if len(hits) == len(labels) else f"the {len(hits)} with a known label"
@@ -403,7 +402,7 @@ def _quiet() -> Iterator[None]:
 
 def _check_folder(folder: Path) -> None:
     check_folder(folder)
-    files = [file for file in folder.glob("*") if not file.match(UNFINISHED)]
+    files = [file for file in folder.glob("*") if not file.match(TEMPORARY_PATTERN)]
     if files and not (folder / FILE).exists():
         raise ValueError(
             f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "

@@ -31,7 +31,7 @@ from fedsurf.cli.reproduce import reproduce
 from fedsurf.cli.train import train
 from fedsurf.cli.tune import tune
 from fedsurf.common.checks import is_out_of_memory
-from fedsurf.common.files import CheckpointError
+from fedsurf.common.files import FileError
 from fedsurf.surf import DivergedError
 from fedsurf.tasks import sources
 
@@ -101,7 +101,7 @@ def run(arguments: list[str]) -> int:
         return _failed(error, 3)
     except DivergedError as error:
         return _failed(error, 4)
-    except (CheckpointError, sources.FetchError, ValueError, OSError, ImportError) as error:
+    except (FileError, sources.FetchError, ValueError, OSError, ImportError) as error:
         return _failed(error, 1)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

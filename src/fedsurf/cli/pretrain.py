@@ -8,8 +8,8 @@ import tyro
 
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import TerminalProgress
-from fedsurf.common.files import check_folder
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_folder
 from fedsurf.pretrained.recipes.recipe import WEIGHTS, PretrainConfig
 from fedsurf.pretrained.recipes.recipe import pretrain as run_pretraining
 

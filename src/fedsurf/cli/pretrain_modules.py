@@ -8,8 +8,8 @@ import tyro
 from fedsurf.cli.console import err
 from fedsurf.cli.pretrain import show
 from fedsurf.cli.progress import TerminalProgress
-from fedsurf.common.files import check_folder
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_folder
 from fedsurf.pretrained.recipes.modules import ModulePretrainConfig
 from fedsurf.pretrained.recipes.modules import pretrain_for_modules as run_pretraining
 from fedsurf.pretrained.recipes.recipe import WEIGHTS

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedsurf.common.bars import OpenBar
+from fedsurf.common.progress import OpenBar
 from fedsurf.surf.training import StepRecord, ValidationRecord
 
 

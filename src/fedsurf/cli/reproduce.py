@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import TerminalProgress, opener
-from fedsurf.common.files import check_folder
+from fedsurf.common.writing import check_folder
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.folder import ReproductionFolder
 from fedsurf.paper.making import plans_named

@@ -10,8 +10,8 @@ from fedsurf.cli.choices import Preset
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import TerminalProgress
 from fedsurf.cli.tracking import TensorBoard
-from fedsurf.common.files import check_folder
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.surf.checkpoint import RunFolder

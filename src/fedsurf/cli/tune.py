@@ -9,8 +9,8 @@ from fedsurf.cli import tables
 from fedsurf.cli.choices import AnyStudy
 from fedsurf.cli.console import err, out, print_json
 from fedsurf.cli.progress import opener
-from fedsurf.common.files import check_file
 from fedsurf.common.threads import limit_threads
+from fedsurf.common.writing import check_file
 from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.study import Study
 from fedsurf.evaluation.tuning import (

@@ -1,4 +1,4 @@
-"""What arguments everywhere must be: numbers, whole ones where nothing else makes sense, or objects."""
+"""Checks of arguments, whose errors name the argument, the value and what it must be."""
 
 from numbers import Integral, Real
 from types import UnionType
@@ -6,14 +6,14 @@ from typing import Any, get_args
 
 
 def check_whole(value: object, argument: str, otherwise: str = "") -> None:
-    """Raise unless a value is a whole number; `otherwise` says what else it may be."""
+    """Raise unless a value is a whole number; `otherwise` names alternatives."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         also = f",{otherwise}" if otherwise else ""
         raise TypeError(f"{argument}: got {value!r}, but it must be a whole number{also}")
 
 
 def check_count(value: int, argument: str, least: int = 1, why: str = "") -> None:
-    """Raise unless a value is a whole number that is large enough; `why` says why so large."""
+    """Raise unless a value is a whole number of at least `least`; `why` gives the reason."""
     check_whole(value, argument)
     if value < least:
         raise ValueError(f"{argument}: got {value}, but it must be at least {least}{why}")
@@ -27,24 +27,24 @@ def check_share(value: float, argument: str) -> None:
 
 
 def check_option(value: object, literal: Any, argument: str) -> None:
-    """Raise unless a value is one of those that a Literal names."""
+    """Raise unless a value is one of a Literal's."""
     if value not in get_args(literal):
         options = " or ".join(map(repr, get_args(literal)))
         raise ValueError(f"{argument}: got {value!r}, but it must be {options}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory: Python's and NumPy's own, or torch's."""
+    """Return whether an error of Python, NumPy or torch means that memory ran out."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and "allocate memory" in str(error)
     )
 
 
 def check_kind(value: object, kind: type | UnionType, argument: str, wanted: str) -> None:
-    """Raise unless a value is of a kind, where a missing attribute would be the error otherwise."""
+    """Raise unless a value is an instance of `kind`, which the message calls `wanted`."""
     if not isinstance(value, kind):
-        plain = value is None or isinstance(value, str | Real)
-        shown = repr(value)[:60] if plain else type(value).__name__
+        simple = value is None or isinstance(value, str | Real)
+        shown = repr(value)[:60] if simple else type(value).__name__
         raise TypeError(f"{argument}: got {shown}, but it must be {wanted}")
 
 

@@ -23,6 +23,8 @@ def to_dict(config: Any) -> Any:
         }
     if isinstance(config, Path):
         return str(config)
+    if isinstance(config, dict):
+        return {name: to_dict(item) for name, item in config.items()}
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in config]
     return config

@@ -1,25 +1,86 @@
-"""Statistics over tasks."""
+"""Statistics over tasks: standard errors, and confidence limits as SciPy computes them."""
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def standard_error(values: Tensor) -> Tensor:
     """Return the standard error of the mean along the first dimension; infinite for one value."""
     if len(values) < 2:
-        return torch.full_like(values[0], float("inf"))
+        return values[0].new_full(values[0].shape, float("inf"))
     error: Tensor = values.std(0) / len(values) ** 0.5
     return error
 
 
 def within_error(violation: Tensor, error: Tensor) -> Tensor:
-    """Tell which violations are at most two standard errors above 0, bool.
+    """Return which violations are at most two standard errors above 0, bool.
 
     Where the error is unknown, because there was one task only, a violation must not be above 0.
     """
-    return violation <= torch.where(error.isfinite(), 2 * error, 0)
+    return violation <= (2 * error).where(error.isfinite(), 0)
 
 
 def finite(value: Tensor) -> float | None:
-    """Return a number for JSON, which knows no infinity: None where it is not finite."""
+    """Return a float, or None for infinity and NaN, which JSON lacks."""
     return float(value) if value.isfinite() else None
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise unless a value is a level of confidence."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence: got {confidence}, but it must be between 0 and 1")
+
+
+def mean_interval(values: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean along the first dimension, and the ends of its two-sided t interval."""
+    low, high = _t_interval(values, confidence, "two-sided")
+    return values.mean(0), low, high
+
+
+def upper_limit(values: Tensor, confidence: float) -> Tensor:
+    """Return the upper confidence limit of the mean along the first dimension (one-sided t)."""
+    return _t_interval(values, confidence, "less")[1]
+
+
+def gap_limit(left: Tensor, right: Tensor, confidence: float) -> Tensor:
+    """Return an upper confidence limit of the distance of two means (Welch's t).
+
+    It is the distance of the sample means plus the half width of the two-sided interval of their
+    difference; `left` and `right` are independent samples along the first dimension.
+    """
+    check_confidence(confidence)
+    from scipy.stats import ttest_ind
+
+    with warnings.catch_warnings(action="ignore"):  # equal values
+        test = ttest_ind(left.numpy(), right.numpy(), equal_var=False)
+        interval = test.confidence_interval(confidence)
+    half: Tensor = left.new_tensor((interval.high - interval.low) / 2)
+    return (left.mean(0) - right.mean(0)).abs() + half
+
+
+def share_limit(hits: int, count: int, confidence: float) -> float:
+    """Return the upper Clopper-Pearson limit of a probability after `hits` of `count` trials."""
+    check_confidence(confidence)
+    if not 0 <= hits <= count or count < 1:
+        raise ValueError(f"hits: got {hits} of {count}, but it must be from 0 to a positive count")
+    from scipy.stats import binomtest
+
+    test = binomtest(hits, count, alternative="less")
+    return float(test.proportion_ci(confidence, method="exact").high)
+
+
+def _t_interval(values: Tensor, confidence: float, alternative: str) -> tuple[Tensor, Tensor]:
+    check_confidence(confidence)
+    if len(values) < 2:
+        raise ValueError(f"values: got {len(values)}, but a confidence limit takes at least 2")
+    from scipy.stats import ttest_1samp
+
+    with warnings.catch_warnings(action="ignore"):  # equal values
+        test: Any = ttest_1samp(values.numpy(), 0.0, alternative=alternative)
+        interval = test.confidence_interval(confidence)
+    return values.new_tensor(interval.low), values.new_tensor(interval.high)

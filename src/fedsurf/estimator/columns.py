@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsurf.common.text import counted
+from fedsurf.common.text import counted, listed
 
 Array = NDArray[Any]
 
@@ -206,13 +206,6 @@ def spelled_as(classes: Iterable[Any], labels: Iterable[Any]) -> list[str | None
         return other if other in known and text not in known else text
 
     return [spelled(label) for label in labels]
-
-
-def listed(names: Iterable[Any]) -> str:
-    """Join names for a message, the first ten of them."""
-    every = [str(name) for name in names]
-    more = f" and {len(every) - 10} more" if len(every) > 10 else ""
-    return (", ".join(every[:10]) or "(none)") + more
 
 
 def _read_csv(path: Path) -> dict[str, Array]:

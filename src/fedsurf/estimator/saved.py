@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from fedsurf.common.checks import check_kind
-from fedsurf.common.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
-from fedsurf.common.plain import json_text
-from fedsurf.common.text import counted
-from fedsurf.estimator.columns import listed
+from fedsurf.common.files import FileError, read_all_tensors, read_metadata
+from fedsurf.common.text import counted, listed
+from fedsurf.common.writing import json_text, write_tensors
 
 Array = NDArray[Any]
 
@@ -146,16 +145,16 @@ class Head:
         """Read a head from its file, or from the folder that holds it."""
         path = Path(path)
         path = path / FILE if path.is_dir() else path
-        metadata, tensors = read_metadata(path), read_new_tensors(path)
+        metadata, tensors = read_metadata(path), read_all_tensors(path)
         if set(metadata) != _FIELDS or set(tensors) != {"weight", "bias"}:
-            raise CheckpointError(f"{path}: does not hold a head that `fedsurf fit` wrote")
+            raise FileError(f"{path}: does not hold a head that `fedsurf fit` wrote")
         weight, bias = tensors["weight"].numpy(), tensors["bias"].numpy()
         try:
             head = Head(weight, bias, **metadata)
         except (TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: {error}") from error
+            raise FileError(f"{path}: {error}") from error
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise CheckpointError(f"{path}: damaged, it holds a weight that is no number")
+            raise FileError(f"{path}: damaged, it holds a weight that is no number")
         return head
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsurf.common.text import counted
+from fedsurf.common.text import counted, listed
 from fedsurf.estimator.columns import (
     Array,
     kind_of,
     labels_of,
-    listed,
     missing_in,
     none_among_numbers,
     numbers_of,

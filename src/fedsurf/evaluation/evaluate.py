@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.common.bars import OpenBar, silent
 from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.statistics import finite, standard_error, within_error
 from fedsurf.common.text import counted
 from fedsurf.evaluation.experiment import Experiment

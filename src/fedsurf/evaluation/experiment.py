@@ -10,8 +10,9 @@ from typing import Any
 
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import CheckpointError, only_one
+from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.writing import lock_folder
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, make_network
@@ -114,7 +115,7 @@ class Experiment:
         """
         self._check_batches()
         folder = RunFolder(Path(path))
-        with only_one(folder.path):
+        with lock_folder(folder.path):
             begun = not folder.is_new()
             open_run(folder, self.config, resume=resume)
             if begun:
@@ -163,7 +164,7 @@ class Experiment:
         stored = folder.read_data()
         found = None if stored is None else other_than(stored, fingerprint(self.features))
         if found is not None:
-            raise CheckpointError(
+            raise FileError(
                 f"{folder.path}: the data, {self.config.data.source}, is not what this run was "
                 f"meta-trained on: it differs in {found}"
             )
@@ -176,7 +177,7 @@ def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
         way = "give its optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
         if "local_steps" in content["optimizer"]:  # of modules, which no command runs
             way = "fedsurf.load_for_modules reads its optimizer.safetensors"
-        raise CheckpointError(
+        raise FileError(
             f"{folder.path}: holds what a pretraining command made, which has no data of its own: {way}"
         )
     return read_run_config(folder, ExperimentConfig)

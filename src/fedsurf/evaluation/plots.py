@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsurf.common.files import check_file, replacing
 from fedsurf.common.text import counted
+from fedsurf.common.writing import check_file, replacing
 from fedsurf.evaluation.evaluate import Comparison
 from fedsurf.evaluation.run import Trajectories
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import write_json, write_rows
 from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.plots import save, study_figure
 from fedsurf.evaluation.run import Trajectories
 from fedsurf.evaluation.scores import Score

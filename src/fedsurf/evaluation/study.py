@@ -22,9 +22,10 @@ from fedsurf.algorithms.algorithm import check_deviation
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.configuration import differences, to_dict
-from fedsurf.common.files import CheckpointError, read_metadata, read_new_tensors, write_tensors
+from fedsurf.common.files import FileError, read_all_tensors, read_metadata
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.text import counted
+from fedsurf.common.writing import write_tensors
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment, read_experiment_config
 from fedsurf.evaluation.methods import CATALOGUE, METHODS, Method, Settings, method_named
@@ -269,8 +270,8 @@ class Study:
         if entrant.run is not None:
             try:
                 experiment = Experiment.load(entrant.run, self.features)
-            except CheckpointError as error:
-                raise CheckpointError(
+            except FileError as error:
+                raise FileError(
                     f"runs: got {entrant.run}, but it cannot be used with the study's "
                     f"{counted(self.model.features, 'feature')} and {self.model.classes} classes ({error})"
                 ) from error
@@ -368,9 +369,9 @@ class Study:
             return None
         try:
             if read_metadata(file) == key:
-                found = read_new_tensors(file)  # of older versions in float32, with the same values
+                found = read_all_tensors(file)  # of older versions in float32, with the same values
                 return {n: t.double() if t.is_floating_point() else t for n, t in found.items()}
-        except CheckpointError:
+        except FileError:
             file.unlink()
         return None
 

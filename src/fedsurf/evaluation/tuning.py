@@ -14,8 +14,9 @@ from typing import Any
 
 from fedsurf.algorithms import Start
 from fedsurf.common.configuration import differences, to_dict
-from fedsurf.common.files import CheckpointError, read_json, write_json
+from fedsurf.common.files import FileError, read_json
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.methods import Method, Setting, method_named
 from fedsurf.evaluation.run import run_all
@@ -118,12 +119,12 @@ def read_tuned(path: Path) -> dict[str, Tuned]:
             found[name] = Tuned(name, sorted(trials, key=lambda trial: -trial.score))
             _check_settings(path, name, found[name].best)
             if one["best"] != found[name].best:
-                raise CheckpointError(
+                raise FileError(
                     f"{path}: got {one['best']} as the best settings of {name}, but the trial with the "
                     f"highest score has {found[name].best}"
                 )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote ({error})") from error
+        raise FileError(f"{path}: not a file that `fedsurf tune` wrote ({error})") from error
     return found
 
 
@@ -132,7 +133,7 @@ def _check_settings(path: Path, name: str, settings: Mapping[str, Setting]) -> N
     try:
         method_named(name).make(SoftmaxHead(1, 2), Start(), settings)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(
+        raise FileError(
             f"{path}: got {dict(settings)} as the settings of {name}, which it cannot have ({error})"
         ) from error
 
@@ -220,7 +221,7 @@ def _content(path: Path) -> dict[str, Any]:
     content = read_json(path)
     parts = ("study", "budget", "methods")
     if not isinstance(content, dict) or not all(isinstance(content.get(p), dict) for p in parts):
-        raise CheckpointError(f"{path}: not a file that `fedsurf tune` wrote")
+        raise FileError(f"{path}: not a file that `fedsurf tune` wrote")
     return content
 
 

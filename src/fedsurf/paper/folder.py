@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.common.configuration import differences, to_dict
-from fedsurf.common.files import CheckpointError, read_json, replacing, write_json, write_rows
+from fedsurf.common.files import FileError, read_json
+from fedsurf.common.writing import replacing, write_json, write_rows
 from fedsurf.evaluation.plots import save
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.finding import Finding
@@ -82,7 +83,7 @@ class ReproductionFolder:
         """Return what the folder is for."""
         content = read_json(self.path / "reproduction.json")
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise CheckpointError(f"{self.path}: not the folder of a reproduction")
+            raise FileError(f"{self.path}: not the folder of a reproduction")
         return content
 
     def finished(self) -> dict[str, dict[str, Any]]:
@@ -151,7 +152,7 @@ class ReproductionFolder:
                 place / "figure.svg",
             )
         except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{place}: damaged, or of another version ({error})") from error
+            raise FileError(f"{place}: damaged, or of another version ({error})") from error
 
 
 def slug(label: str) -> str:

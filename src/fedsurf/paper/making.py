@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsurf.common.bars import silent
 from fedsurf.common.configuration import to_dict
+from fedsurf.common.progress import silent
 from fedsurf.common.threads import limit_threads
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import measure, spoken, total

@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedsurf.common.files import CheckpointError, read_json
+from fedsurf.common.files import FileError, read_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import STYLE
 from fedsurf.paper.stages import parameters_of
@@ -69,7 +69,7 @@ def trained_in(folder: Path, data: Mapping[str, Mapping[str, Any]]) -> list[Trai
         run = place.parent
         try:
             config = read_run_config(RunFolder(run), ExperimentConfig)
-        except CheckpointError:
+        except FileError:
             continue
         log = run / "log.jsonl"
         lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []

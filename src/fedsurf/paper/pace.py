@@ -3,7 +3,7 @@
 from pathlib import Path
 from time import perf_counter
 
-from fedsurf.common.files import write_json
+from fedsurf.common.writing import write_json
 from fedsurf.surf.training import StepRecord, ValidationRecord
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import replacing, write_json
+from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.plots import save
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.figures import FIGURES

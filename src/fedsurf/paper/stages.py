@@ -11,8 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from fedsurf.common.bars import silent
 from fedsurf.common.configuration import to_dict
+from fedsurf.common.progress import silent
 from fedsurf.common.threads import limit_threads
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
 from fedsurf.models import SoftmaxHead

@@ -23,10 +23,11 @@ from torch import Tensor
 from fedsurf import pretrained
 from fedsurf.analysis.auditing import Subject, audit
 from fedsurf.analysis.certificate import certify
-from fedsurf.common.bars import OpenBar
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import read_json, write_json, write_rows
+from fedsurf.common.files import read_json
+from fedsurf.common.progress import OpenBar
 from fedsurf.common.text import counted
+from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Setting, method_named

@@ -19,7 +19,7 @@ from torch import nn
 
 from fedsurf.common.checks import check_kind
 from fedsurf.common.configuration import from_dict
-from fedsurf.common.files import CheckpointError, read_metadata, read_tensors
+from fedsurf.common.files import FileError, read_metadata, read_tensors_into
 from fedsurf.common.randomness import generator
 from fedsurf.unrolled.config import GradientTransferConfig, TransferableConfig
 from fedsurf.unrolled.module_layer import GradientTransfer
@@ -90,18 +90,18 @@ def _read(
     metadata = read_metadata(path)
     for other, sort in _KINDS.items():
         if other is not kind and _is_of(metadata.get("optimizer"), other):
-            raise CheckpointError(
+            raise FileError(
                 f"{path}: holds an optimizer {sort}, but here it must be one {_KINDS[kind]}"
             )
     try:
         optimizer = make(from_dict(kind, metadata["optimizer"]), generator(0, "parameters"))
         optimizer.float()  # as the file is, whatever torch's default may be
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: does not hold {what} ({error})") from error
+        raise FileError(f"{path}: does not hold {what} ({error})") from error
     try:
-        read_tensors(path, dict(optimizer.named_parameters()))
-    except CheckpointError as error:
-        raise CheckpointError(
+        read_tensors_into(path, dict(optimizer.named_parameters()))
+    except FileError as error:
+        raise FileError(
             f"{error}; if another version of fedsurf made it, meta-train it anew with this one"
         ) from error
     return optimizer.requires_grad_(False)
@@ -125,5 +125,5 @@ def _file(
     if path.suffix != ".safetensors":
         raise ValueError(f"{argument}: got {str(name)!r}, but it must be {wanted}")
     if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file")
+        raise FileError(f"{path}: there is no such file")
     return nullcontext(path)

@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.common.configuration import differences, to_dict
-from fedsurf.common.files import (
-    CheckpointError,
+from fedsurf.common.files import FileError, read_json, read_metadata, read_tensors_into
+from fedsurf.common.writing import TEMPORARY_PATTERN, remove_leftovers, (
+    json_text,
     new_folder,
-    read_json,
-    read_metadata,
-    read_tensors,
+    plain,
     replacing,
     write_json,
     write_tensors,
 )
-from fedsurf.common.plain import json_text, plain
 from fedsurf.surf.problems import UnrolledOptimizer
 from fedsurf.surf.training import MetaTraining, ValidationRecord
 
@@ -63,11 +61,9 @@ class RunFolder:
 
     def remove_leftovers(self) -> None:
         """Remove what a killed run was writing or removing, which can be as large as a state."""
-        for leftover in [*self._leftovers(), *self._states()[:-1]]:
-            if leftover.is_dir():
-                shutil.rmtree(leftover)
-            else:
-                leftover.unlink()
+        remove_leftovers(self.path)
+        for state in self._states()[:-1]:
+            shutil.rmtree(state)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Store the resolved configuration."""
@@ -76,10 +72,10 @@ class RunFolder:
     def read_config(self) -> dict[str, Any]:
         """Read the resolved configuration."""
         if not self.path.is_dir():
-            raise CheckpointError(f"{self.path}: there is no such run folder")
+            raise FileError(f"{self.path}: there is no such run folder")
         content = read_json(self.path / "config.json")
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT_VERSION:
-            raise CheckpointError(
+            raise FileError(
                 f"{self.path / 'config.json'}: not the configuration of a run, or one of another version"
             )
         return content
@@ -105,7 +101,7 @@ class RunFolder:
 
     def read_best(self, optimizer: UnrolledOptimizer) -> dict[str, Any]:
         """Copy the best θ into `optimizer` and return its metadata."""
-        return read_tensors(self.best, dict(optimizer.named_parameters()))
+        return read_tensors_into(self.best, dict(optimizer.named_parameters()))
 
     def best_metadata(self) -> dict[str, Any]:
         """Return configuration, rule and validation record of the best optimizer."""
@@ -137,13 +133,13 @@ class RunFolder:
         _check_settings(newest, training)
         progress = read_json(newest / "progress.json")
         if not isinstance(progress, list):
-            raise CheckpointError(f"{newest / 'progress.json'}: damaged, it is not a list")
+            raise FileError(f"{newest / 'progress.json'}: damaged, it is not a list")
         for group, tensors in training.state().items():
-            read_tensors(newest / f"{group}.safetensors", tensors)
+            read_tensors_into(newest / f"{group}.safetensors", tensors)
         try:
             records = [_validation(record) for record in progress]
         except TypeError as error:
-            raise CheckpointError(
+            raise FileError(
                 f"{newest / 'progress.json'}: damaged, it holds no validations ({error})"
             ) from error
         training.step_count = int(newest.name.removeprefix("state-"))
@@ -163,12 +159,6 @@ class RunFolder:
         ]
         with replacing(self.path / "log.jsonl") as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    def _leftovers(self) -> list[Path]:
-        names = ("config.json", "data.json", "log.jsonl", "*.safetensors", "state-????????")
-        patterns = [f".{name}.*" for name in names]
-        patterns.append(".tmp??????")  # temporary files of safetensors
-        return [leftover for pattern in patterns for leftover in self.path.glob(pattern)]
 
     def _states(self) -> list[Path]:
         return sorted(p for p in self.path.glob("state-????????") if p.is_dir())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.common.files import CheckpointError
+from fedsurf.common.files import FileError
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.config import SelectBy
 from fedsurf.surf.training import MetaTraining, StepRecord, ValidationRecord
@@ -64,7 +64,7 @@ def read_run_config(folder: RunFolder, kind: type[Config]) -> Config:
     try:
         return from_dict(kind, content)
     except ValueError as error:
-        raise CheckpointError(f"{folder.path}: {error}") from error
+        raise FileError(f"{folder.path}: {error}") from error
 
 
 def check_trained_with(folder: RunFolder, config: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def check_trained_with(folder: RunFolder, config: dict[str, Any]) -> None:
     different = differences(stored, config) if isinstance(stored, dict) else ["all of it"]
     different = [name for name in different if not name.startswith("data.folder ")]  # data may move
     if different:
-        raise CheckpointError(
+        raise FileError(
             f"{folder.path}: best.safetensors was trained with another configuration than config.json; "
             f"they differ in {', '.join(different)}"
         )

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedsurf.common.checks import check_kind, check_whole
-from fedsurf.common.files import CheckpointError, read_metadata, read_tensors, write_tensors
+from fedsurf.common.files import FileError, read_metadata, read_tensors_into
+from fedsurf.common.writing import write_tensors
 from fedsurf.tasks import sources
 from fedsurf.tasks.backbones import Backbone, Pixels, backbone
 from fedsurf.tasks.config import FeatureConfig
@@ -129,7 +130,7 @@ def _deep(
     if cache and path.exists():
         try:
             return _read(path, len(dataset.train_y), len(dataset.test_y))
-        except (CheckpointError, OSError, KeyError, ValueError) as error:
+        except (FileError, OSError, KeyError, ValueError) as error:
             logger.warning("The cached features are damaged and will be computed anew: %s", error)
     train = chosen.features(dataset.train_x, progress=progress)
     test = chosen.features(dataset.test_x, progress=progress)
@@ -157,7 +158,7 @@ def _read(path: Path, train_examples: int, test_examples: int) -> tuple[Array, A
     width = int(metadata["features"])
     train = np.empty((train_examples, width), np.float32)
     test = np.empty((test_examples, width), np.float32)
-    read_tensors(path, {"train": torch.from_numpy(train), "test": torch.from_numpy(test)})
+    read_tensors_into(path, {"train": torch.from_numpy(train), "test": torch.from_numpy(test)})
     if checksum(train, test) != metadata["checksum"]:
-        raise CheckpointError(f"{path}: its content does not match its checksum")
+        raise FileError(f"{path}: its content does not match its checksum")
     return train, test

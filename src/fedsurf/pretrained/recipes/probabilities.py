@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.server import check_not_negative, check_positive
-from fedsurf.common.bars import OpenBar, silent
 from fedsurf.common.checks import check_count, check_share
-from fedsurf.common.files import CheckpointError, read_new_tensors, write_tensors
+from fedsurf.common.files import FileError, read_all_tensors
+from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.writing import write_tensors
 from fedsurf.models import cross_entropy
 from fedsurf.pretrained.recipes.problems import WideProblems
 from fedsurf.unrolled.transferable.confidence import LARGEST, MEASURED, Confidence
@@ -157,12 +158,12 @@ def write_seen(file: Path, seen: list[Seen]) -> None:
 
 def read_seen(file: Path) -> list[Seen]:
     """Read what `write_seen` kept, a part for each problem."""
-    kept = read_new_tensors(file)
+    kept = read_all_tensors(file)
     try:
         heads = kept["heads"].tolist()
         known, losses = (torch.split(kept[name], heads) for name in ("known", "losses"))
     except (KeyError, RuntimeError, TypeError) as error:
-        raise CheckpointError(
+        raise FileError(
             f"{file}: damaged, it does not hold what was seen of problems ({error})"
         ) from error
     return [Seen(*one) for one in zip(known, losses, strict=True)]

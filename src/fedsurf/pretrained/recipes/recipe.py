@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from fedsurf.common.bars import OpenBar, silent
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import only_one, write_tensors
+from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.writing import lock_folder, write_tensors
 from fedsurf.pretrained import load
 from fedsurf.pretrained.recipes.probabilities import ConfidenceConfig, learn_confidence
 from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
@@ -142,7 +142,7 @@ def train_into(
     Returns the optimizer that `finish` makes of the meta-trained one, and what validation said.
     """
     folder, stored = RunFolder(path), to_dict(recipe)
-    with only_one(path):
+    with lock_folder(path):
         open_run(folder, recipe, resume=resume)
         best = meta_train(training, folder, stored, observers)
         optimizer = finish()

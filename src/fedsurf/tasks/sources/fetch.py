@@ -17,7 +17,7 @@ import pooch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsurf.common.files import check_folder, new_folder
+from fedsurf.common.writing import check_folder, new_folder
 from fedsurf.tasks.sources import packages
 from fedsurf.tasks.sources.source import Download, Recipe
 

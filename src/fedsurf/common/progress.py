@@ -1,10 +1,10 @@
-"""What long work tells of its progress to whoever watches, a terminal or nobody."""
+"""Progress reporting: long work opens a bar by a title and a total, and advances it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 OpenBar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-"""Opens a progress bar with a title and a total; a context manager whose value advances it by one."""
+"""Opens a progress bar with a title and a total; the context manager's value advances it by one."""
 
 
 @contextmanager
