@@ -1001,7 +1001,7 @@ def test_a_fit_that_fails_leaves_no_folders_that_it_made(iris, tmp_path, capsys)
 
 def test_what_a_killed_fit_left_is_no_obstacle(iris, tmp_path):
     folder = tmp_path / "model"
-    (folder / ".new.abc").mkdir(parents=True)
+    (folder / ".new.abc.tmp").mkdir(parents=True)
     assert (
         run(["fit", str(iris), "--folder", str(folder), "--label", "kind", "--drop", "greenhouse"])
         == 0
