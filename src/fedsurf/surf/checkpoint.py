@@ -18,10 +18,12 @@ from typing import Any
 
 from fedsurf.common.configuration import differences, to_dict
 from fedsurf.common.files import FileError, read_json, read_metadata, read_tensors_into
-from fedsurf.common.writing import TEMPORARY_PATTERN, remove_leftovers, (
+from fedsurf.common.writing import (
+    TEMPORARY_PATTERN,
     json_text,
     new_folder,
     plain,
+    remove_leftovers,
     replacing,
     write_json,
     write_tensors,
@@ -57,7 +59,7 @@ class RunFolder:
         if not self.path.is_dir():
             return True
         early = {self.path / name for name in ("config.json", "data.json", "tensorboard")}
-        return set(self.path.iterdir()) <= {*early, *self._leftovers()}
+        return set(self.path.iterdir()) <= {*early, *self.path.glob(TEMPORARY_PATTERN)}
 
     def remove_leftovers(self) -> None:
         """Remove what a killed run was writing or removing, which can be as large as a state."""
