@@ -217,7 +217,7 @@ def test_interrupted_and_resumed_it_is_the_same_bits(made, tmp_path):
 
 def test_a_folder_in_use_is_refused_without_resume(made, capsys):
     assert run(["reproduce", "theory", "--preset", "smoke", "--folder", str(made)]) == 1
-    assert "the folder is not empty" in capsys.readouterr().err
+    assert "something in this folder already" in capsys.readouterr().err
 
 
 def test_a_folder_of_another_size_is_refused(made, tmp_path):

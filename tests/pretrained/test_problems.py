@@ -65,10 +65,10 @@ def innermost(network: Network) -> Network:
     return network
 
 
-def test_only_fashion_mnist_is_loaded_and_once(drawn, loaded, few):
+def test_only_fashion_mnist_is_loaded(drawn, loaded, few):
     assert isinstance(few, Dataset)
     assert len(drawn) == DRAWS
-    assert loaded == ["fashion-mnist-mini"]
+    assert set(loaded) == {"fashion-mnist-mini"}
 
 
 def same(one, two):
