@@ -118,7 +118,7 @@ def only_parsing(monkeypatch):
     monkeypatch.setattr("fedsurf.cli.reproduce.size_named", stop)
     monkeypatch.setattr("fedsurf.cli.reproduce.write_report", stop)
     monkeypatch.setattr("fedsurf.cli.fit.read_labelled", stop)
-    monkeypatch.setattr("fedsurf.cli.fit.Head.read", stop)
+    monkeypatch.setattr("fedsurf.cli.fit.SavedClassifier.read", stop)
     monkeypatch.setattr("fedsurf.cli.pretrain.run_pretraining", stop)
     monkeypatch.setattr("fedsurf.cli.pretrain_modules.run_pretraining", stop)
     monkeypatch.setattr(cli.sources, "catalogue", stop)

@@ -24,7 +24,7 @@ from fedsurf.common.writing import lock_folder
 from fedsurf.estimator import baselines
 from fedsurf.estimator.classifier import FederatedClassifier
 from fedsurf.estimator.columns import read_columns
-from fedsurf.estimator.saved import Head
+from fedsurf.estimator.saved import SavedClassifier
 from fedsurf.estimator.tables_io import read_labelled
 from fedsurf.tasks.dataset import split
 
@@ -92,7 +92,7 @@ def test_fit_leaves_a_complete_folder(fitted):
     trajectory = read(folder / "trajectory.csv")
     assert [int(row["rounds"]) for row in trajectory] == list(range(0, 21, 2))
     assert float(trajectory[-1]["test_accuracy"]) == config["result"]["test_accuracy"] > 0.8
-    head = Head.read(str(folder))
+    head = SavedClassifier.read(str(folder))
     assert head.classes == ["setosa", "versicolor", "virginica"]
     assert head.features == list(NAMES)
 
@@ -102,7 +102,7 @@ def test_the_head_is_that_of_the_classifier(fitted):
     labelled = read_labelled(data, label="kind", agent="greenhouse")
     model = FederatedClassifier(graph="ring", random_state=0)
     model.fit(labelled.x, labelled.y, agents=labelled.agents)
-    head = Head.read(folder)
+    head = SavedClassifier.read(folder)
     assert (head.weight == model.coef_).all()
     assert (head.bias == model.intercept_).all()
     np.testing.assert_allclose(
@@ -117,7 +117,7 @@ def test_the_linear_layer_loads_into_pytorch(fitted):
     layer.load_state_dict(state)
     assert {value.dtype for value in state.values()} == {torch.float32}
     x = torch.tensor([[row[name] for name in NAMES] for row in rows()])
-    head = Head.read(folder)
+    head = SavedClassifier.read(folder)
     expected = head.probabilities(x.double().numpy())
     np.testing.assert_allclose(layer(x).softmax(1).detach(), expected, atol=1e-4)
 
@@ -188,7 +188,7 @@ def test_predict_finds_columns_by_name(fitted, tmp_path, capsys):
     assert run(["predict", str(folder), str(shuffled), "--file", str(out)]) == 0
     found = read(out)
     x = np.array([[row[name] for name in NAMES] for row in rows()])
-    head = Head.read(folder / "head.safetensors")
+    head = SavedClassifier.read(folder / "head.safetensors")
     chances = head.probabilities(x)
     assert [row["label"] for row in found] == [head.classes[best] for best in chances.argmax(1)]
     table = [[float(row[f"probability_{name}"]) for name in head.classes] for row in found]
@@ -434,7 +434,10 @@ def test_the_configuration_says_where_label_and_agents_were_found(tmp_path):
     for path, expected in ((data, ["y", "agent"]), (arrays, [None, "agents"])):
         folder = tmp_path / path.suffix
         assert run(["fit", str(path), "--folder", str(folder), "--rounds", "6"]) == 0
-        for config in (json.loads((folder / "config.json").read_text()), Head.read(folder).config):
+        for config in (
+            json.loads((folder / "config.json").read_text()),
+            SavedClassifier.read(folder).config,
+        ):
             assert [config["label"], config["agent"]] == expected
 
 
@@ -443,7 +446,7 @@ def test_row_numbers_are_dropped_and_left_alone(tmp_path, capsys):
     data.write_text(",x,label\n" + "".join(f"{row},{row % 3},{row % 3}\n" for row in range(30)))
     model = tmp_path / "model"
     assert run(["fit", str(data), "--folder", str(model), "--drop", ""]) == 0
-    assert Head.read(model).features == ["x"]
+    assert SavedClassifier.read(model).features == ["x"]
     assert run(["predict", str(model), str(data)]) == 0
     assert "30 labels" in capsys.readouterr().err
 
@@ -653,7 +656,7 @@ def test_a_folder_with_other_files_is_refused_and_an_earlier_fit_replaced(iris, 
     model = tmp_path / "model"
     for rounds in ("4", "6"):
         assert run([str(one) for one in [*command, "--folder", model, "--rounds", rounds]]) == 0
-    assert Head.read(model).config["rounds"] == 6
+    assert SavedClassifier.read(model).config["rounds"] == 6
     assert "which is a file" in failed(capsys, [*command, "--folder", iris])
 
 
@@ -714,7 +717,7 @@ def test_predict_knows_the_labels_of_arrays_as_fit_does(tmp_path, capsys, kind):
     np.savez(tmp_path / "iris.npz", x=data.data, y=data.target.astype(kind))
     model = tmp_path / "model"
     assert run(["fit", str(tmp_path / "iris.npz"), "--folder", str(model)]) == 0
-    assert Head.read(model).classes == [0, 1, 2]
+    assert SavedClassifier.read(model).classes == [0, 1, 2]
     command = ["predict", str(model), str(tmp_path / "iris.npz"), "--json"]
     capsys.readouterr()
     assert run(command) == 0
@@ -864,10 +867,10 @@ def test_weights_that_are_no_numbers_in_float32_are_named_and_nothing_is_written
     said = failed(capsys, ["fit", path, "--folder", folder])
     assert "for feature 'petal length', but linear.safetensors is in float32" in said
     assert not folder.exists()
-    head = Head(np.eye(2), np.array([0.0, 1e39]), [0, 1], None, None, {})
+    head = SavedClassifier(np.eye(2), np.array([0.0, 1e39]), [0, 1], None, None, {})
     with pytest.raises(ValueError, match=r"^bias: got 1e\+39, but linear"):
         head.write(folder)
-    head = Head(np.full((2, 2), np.nan), np.zeros(2), [0, 1], None, None, {})
+    head = SavedClassifier(np.full((2, 2), np.nan), np.zeros(2), [0, 1], None, None, {})
     with pytest.raises(ValueError, match=r"^weight: got nan for feature 0, but linear"):
         head.write(folder)
 
@@ -963,7 +966,7 @@ def test_an_interrupted_fit_leaves_what_was_there(iris, tmp_path, capsys, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Head, "write", interrupt)
+        patched.setattr(SavedClassifier, "write", interrupt)
         assert run([*command, "--rounds", "6"]) == 130
     assert "interrupted" in capsys.readouterr().err
     if again:

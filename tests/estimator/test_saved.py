@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 from fedsurf.common.files import FileError
 from fedsurf.common.writing import write_tensors
 from fedsurf.estimator.classifier import FederatedClassifier
-from fedsurf.estimator.saved import FILE, LINEAR, Head
+from fedsurf.estimator.saved import FILE, LINEAR, SavedClassifier
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,13 @@ def wine():
     frame, kinds = load_wine(return_X_y=True, as_frame=True)
     model = FederatedClassifier(rounds=6).fit(frame, kinds)
     names = model.feature_names_in_.tolist()
-    return frame, model, Head(model.coef_, model.intercept_, [0, 1, 2], names, None, {})
+    return frame, model, SavedClassifier(model.coef_, model.intercept_, [0, 1, 2], names, None, {})
 
 
 def test_columns_of_a_data_frame_are_found_by_their_names(wine, tmp_path):
     frame, model, head = wine
     head.write(tmp_path)
-    again = Head.read(tmp_path)
+    again = SavedClassifier.read(tmp_path)
     expected = model.predict_proba(frame)
     assert np.array_equal(again.probabilities(frame), expected)
     assert np.array_equal(again.probabilities(frame[list(frame)[::-1]]), expected)
@@ -112,14 +112,14 @@ def test_rows_that_are_none_of_its_features_are_refused(wine, change, message):
 def test_what_could_not_be_read_again_is_no_head(tmp_path, change, message):
     parts = {"weight": np.ones((3, 2)), "bias": np.ones(3), "classes": [0, 1, 2], "features": None}
     with pytest.raises((TypeError, ValueError), match=message):
-        Head(**{**parts, "label": None, "config": {}, **change}).write(tmp_path)
+        SavedClassifier(**{**parts, "label": None, "config": {}, **change}).write(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_rows_of_weights_may_be_in_another_order_than_in_memory(tmp_path):
     weight, bias = np.arange(6.0).reshape(3, 2), np.arange(3.0)
-    Head(weight[::-1], bias[::-1], [2, 1, 0], None, None, {}).write(tmp_path)
-    again = Head.read(tmp_path)
+    SavedClassifier(weight[::-1], bias[::-1], [2, 1, 0], None, None, {}).write(tmp_path)
+    again = SavedClassifier.read(tmp_path)
     assert again.weight.tolist() == weight[::-1].tolist()
     assert again.bias.tolist() == bias[::-1].tolist()
 
@@ -129,8 +129,8 @@ def test_files_of_no_head_are_named(tmp_path):
     metadata = {"classes": [0, 1], "features": None, "label": None, "config": {}}
     write_tensors(tmp_path / FILE, tensors, metadata)
     with pytest.raises(FileError, match=rf"{FILE}: weight has shape \[3, 2\] and bias"):
-        Head.read(tmp_path)
+        SavedClassifier.read(tmp_path)
     write_tensors(tmp_path / FILE, tensors, {**metadata, "classes": 3})
     with pytest.raises(FileError, match=rf"{FILE}: classes: got a int, but it must be a list"):
-        Head.read(tmp_path)
+        SavedClassifier.read(tmp_path)
     assert not (tmp_path / LINEAR).exists()

@@ -29,7 +29,7 @@ from fedsurf.common.writing import (
 )
 from fedsurf.estimator.baselines import alone_accuracy, centralised_accuracy, heads_accuracy
 from fedsurf.estimator.columns import spelled_as, words_for_none
-from fedsurf.estimator.saved import FILE, Head
+from fedsurf.estimator.saved import FILE, SavedClassifier
 from fedsurf.estimator.tables_io import Labelled, read_features, read_labelled
 from fedsurf.evaluation import plots
 from fedsurf.network import Calling, GraphKind
@@ -165,7 +165,7 @@ def fit(
             "test_share": test_share,
             **settings,
         }
-        head = Head(
+        head = SavedClassifier(
             model.coef_,
             model.intercept_,
             model.classes_.tolist(),
@@ -209,7 +209,7 @@ def predict(
     """
     if file is not None:
         _check_table(file, data)
-    head = Head.read(model)
+    head = SavedClassifier.read(model)
     x, y = read_features(data, head.features, head.weight.shape[1], head.label)
     chances = head.probabilities(x)
     labels = [head.classes[place] for place in chances.argmax(1)]

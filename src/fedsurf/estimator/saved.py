@@ -24,7 +24,7 @@ _FIELDS = {"classes", "features", "label", "config"}
 
 
 @dataclass(frozen=True)
-class Head:
+class SavedClassifier:
     """A linear classifier of raw features.
 
     Attributes
@@ -141,7 +141,7 @@ class Head:
             )
 
     @staticmethod
-    def read(path: str | Path) -> "Head":
+    def read(path: str | Path) -> "SavedClassifier":
         """Read a head from its file, or from the folder that holds it."""
         path = Path(path)
         path = path / FILE if path.is_dir() else path
@@ -150,7 +150,7 @@ class Head:
             raise FileError(f"{path}: does not hold a head that `fedsurf fit` wrote")
         weight, bias = tensors["weight"].numpy(), tensors["bias"].numpy()
         try:
-            head = Head(weight, bias, **metadata)
+            head = SavedClassifier(weight, bias, **metadata)
         except (TypeError, ValueError) as error:
             raise FileError(f"{path}: {error}") from error
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
