@@ -1,6 +1,5 @@
 """Networks with faults against loops over agents and links, what they count, and who runs on them."""
 
-import json
 from dataclasses import replace
 
 import naive
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 from naive_faults import links_of, naive_round
 
 from fedsurf.algorithms import DFedAvgM, Start
-from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.methods import METHODS
 from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
@@ -701,19 +698,3 @@ def test_a_configuration_becomes_its_faults():
     for bad in ({"stale": 11}, {"loss": 2.0}, {"leave": -1.0}, {"comeback": 2.0}, {"weights": "x"}):
         with pytest.raises(ValueError, match=r"got"):
             make_network(NetworkConfig(faults=FaultConfig(**bad)), 10, seeded(0))
-
-
-def test_configurations_from_before_there_were_faults_mean_none():
-    plain = to_dict(ExperimentConfig())
-    assert "faults" not in plain["network"]
-    assert from_dict(ExperimentConfig, plain) == ExperimentConfig()
-    network = NetworkConfig(faults=FaultConfig(loss=0.1))
-    with_faults = to_dict(replace(ExperimentConfig(), network=network))
-    again = from_dict(ExperimentConfig, json.loads(json.dumps(with_faults)))
-    assert again.network == network
-    (found,) = differences(plain, with_faults)
-    assert found.startswith("network.faults (None there, {'stale': 0, 'loss': 0.1")
-    assert len(differences(with_faults, plain)) == 1
-    del with_faults["network"]["shift"]
-    with pytest.raises(ValueError, match=r"lacks the fields \['shift'\]"):
-        from_dict(ExperimentConfig, with_faults)

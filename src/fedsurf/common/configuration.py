@@ -1,4 +1,4 @@
-"""Configurations are frozen dataclasses; here they become JSON and come back, checked."""
+"""Conversion of configurations, which are frozen dataclasses, to plain data for JSON and back."""
 
 import dataclasses
 import types
@@ -12,14 +12,15 @@ Config = TypeVar("Config")
 def to_dict(config: Any) -> Any:
     """Turn a (nested) configuration into plain dictionaries, lists, strings and numbers.
 
-    A field whose metadata say `added_later` is left out where it has its default: such a file, and
-    the key of such a result in a cache, is the same as before there was that field.
+    Examples
+    --------
+    >>> from fedsurf.network.config import GraphConfig
+    >>> to_dict(GraphConfig("star"))
+    {'kind': 'star', 'degree': 3, 'probability': 0.1}
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {
-            field.name: to_dict(getattr(config, field.name))
-            for field in dataclasses.fields(config)
-            if not _may_lack(field) or getattr(config, field.name) != _default(field)
+            field.name: to_dict(getattr(config, field.name)) for field in dataclasses.fields(config)
         }
     if isinstance(config, Path):
         return str(config)
@@ -31,18 +32,15 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(kind: type[Config], content: Any, where: str = "configuration") -> Config:
-    """Rebuild the configuration that `to_dict` made plain.
+    """Rebuild a configuration from what `to_dict` returned.
 
-    Unknown and missing fields are errors that name the field: a file of another version must not be
-    read as something that it does not say. Only a field that was added later may be missing: older
-    files mean its default.
+    Unknown and missing fields raise a ValueError that names them; `where` names the configuration in
+    errors.
     """
     if not isinstance(content, dict):
         raise ValueError(f"{where}: got {content!r}, but it must be a table of fields")  # noqa: TRY004
     hints = typing.get_type_hints(kind)
-    known = dataclasses.fields(kind)  # type: ignore[arg-type]
-    later = {field.name for field in known if _may_lack(field)} - set(content)
-    names = {field.name for field in known} - later
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     if set(content) != names:
         raise ValueError(
             f"{where}: lacks the fields {sorted(names - set(content))} "
@@ -54,7 +52,7 @@ def from_dict(kind: type[Config], content: Any, where: str = "configuration") ->
 
 
 def differences(left: Any, right: Any, where: str = "") -> list[str]:
-    """Name the fields in which two plain configurations differ, with both values."""
+    """List the fields in which two plain configurations differ, with both values."""
     if isinstance(left, dict) and isinstance(right, dict):
         return [
             found
@@ -62,16 +60,6 @@ def differences(left: Any, right: Any, where: str = "") -> list[str]:
             for found in differences(left.get(name), right.get(name), f"{where}.{name}".lstrip("."))
         ]
     return [] if left == right else [f"{where} ({left} there, {right} here)"]
-
-
-def _may_lack(field: "dataclasses.Field[Any]") -> bool:
-    return bool(field.metadata.get("added_later", False))
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def _value(hint: Any, content: Any, where: str) -> Any:

@@ -21,7 +21,7 @@ from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.methods import Method, Setting, method_named
 from fedsurf.evaluation.run import run_all
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.network import FaultConfig, Network, NetworkConfig
+from fedsurf.network import Network
 from fedsurf.tasks.fingerprint import other_than
 from fedsurf.tasks.task import Task
 
@@ -155,17 +155,12 @@ def check_tuned_for(path: Path, study: Any, budget: TuneConfig | None = None) ->
         )
 
 
-_LATER = {"faults": to_dict(FaultConfig()), "calling": NetworkConfig().calling}
-"""What older files do not say of their network, and was so."""
-
-
 def _tuned_with(study: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a plain study every trial of tuning depends on."""
     sizes = ("rounds", "tasks", "seeds")
     seeds = study.get("seeds")
     first = {"0": seeds[0]} if isinstance(seeds, list) and seeds else {}
-    named = {k: v for k, v in study.items() if k not in sizes}
-    return {**named, "network": {**_LATER, **named.get("network", {})}, "seeds": first}
+    return {**{k: v for k, v in study.items() if k not in sizes}, "seeds": first}
 
 
 def check_tuned_on(path: Path, data: dict[str, Any]) -> None:
@@ -202,7 +197,6 @@ def _deciding(study: Mapping[str, Any]) -> dict[str, Any]:
     if data.get("backbone") == "none":
         data.pop("components", None)
     task.pop("test_examples", None)
-    network = {**_LATER, **network}
     start = study.get("initial_deviation")
     return {"data": data, "task": task, "network": network, "initial_deviation": start}
 

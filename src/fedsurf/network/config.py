@@ -51,8 +51,8 @@ class NetworkConfig:
     Metropolis–Hastings weights elsewhere."""
     reporting: int | None = None
     """Number of agents that report to the server in a round of a star; None for all."""
-    calling: Calling = field(default="random", metadata={"added_later": True})
+    calling: Calling = "random"
     """How the server of a star draws who reports: at random in each round, or in turn, in a random
     order, every agent once before any is called again."""
-    faults: FaultConfig = field(default_factory=FaultConfig, metadata={"added_later": True})
+    faults: FaultConfig = field(default_factory=FaultConfig)
     """Faults of the network; none by default."""

@@ -109,9 +109,7 @@ def _read(
 
 def _is_of(stored: object, kind: type) -> bool:
     """Tell whether what a file says of its optimizer's shape is of a certain kind."""
-    names = {field.name for field in fields(kind)}
-    needed = {field.name for field in fields(kind) if not field.metadata.get("added_later")}
-    return isinstance(stored, dict) and needed <= set(stored) <= names
+    return isinstance(stored, dict) and set(stored) == {field.name for field in fields(kind)}
 
 
 def _file(

@@ -10,7 +10,7 @@ Nothing of CIFAR-10, MNIST or digits is in it.
 """
 
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
@@ -51,21 +51,21 @@ class WideConfig:
     """Share of the problems with real images."""
     gaussian_share: float = 0.15
     """Share of the others whose classes are round Gaussians."""
-    two_share: float = field(default=0.1, metadata={"added_later": True})
+    two_share: float = 0.1
     """Share of the generated problems that have two classes, whatever the other ones have."""
     server_share: float = 0.4
     """Share of the problems that go through a server."""
-    in_turn_share: float = field(default=0.0, metadata={"added_later": True})
+    in_turn_share: float = 0.0
     """Share of the problems with a server whose server calls agents in turn, not at random."""
     fault_share: float = 0.3
     """Share of the problems over a faulty network."""
     few_share: float = 0.2
     """Share of the problems with 2 to 10 agents."""
-    batch_share: float = field(default=0.0, metadata={"added_later": True})
+    batch_share: float = 0.0
     """Share of the problems whose agents fit their heads to mini-batches."""
-    even_share: float = field(default=0.0, metadata={"added_later": True})
+    even_share: float = 0.0
     """Share of the problems whose agents hold about the same labels."""
-    rare_share: float = field(default=0.0, metadata={"added_later": True})
+    rare_share: float = 0.0
     """Share of the problems some of whose classes are rare."""
     views: int = 6
     """Random views of the real images."""
