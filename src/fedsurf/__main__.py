@@ -1,25 +1,17 @@
-"""What `fedsurf` and `python -m fedsurf` do: import the command line, which takes seconds, and run it."""
+"""`fedsurf` and `python -m fedsurf`."""
 
 import signal
 import sys
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
-
 
 def main() -> None:
-    """Run the command line; Ctrl-C is no traceback, and the version no wait, before it is imported."""
+    """Import the command line and run it; Ctrl-C while importing prints no traceback."""
     try:
-        if sys.argv[1:] == ["--version"]:
-            from fedsurf import __version__
-
-            sys.stdout.write(f"fedsurf {__version__}\n")
-            sys.exit(0)
         from fedsurf.cli import main as cli
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice wants none, too
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.stderr.write("interrupted\n")
-        sys.exit(INTERRUPTED)
+        sys.exit(130)
     cli.main()
 
 

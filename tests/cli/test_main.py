@@ -2,12 +2,8 @@
 
 import itertools
 import json
-import os
-import runpy
-import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,34 +11,10 @@ from safetensors.torch import save_file
 from torch import zeros
 
 import fedsurf
-from fedsurf import __version__
 from fedsurf.cli import main as cli
 from fedsurf.cli.main import run
 
 TINY = ["--surf.steps", "6", "--surf.validate-every", "3", "--surf.validation-tasks", "3"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cli") / "run"
-    assert run(["train", "smoke", "--folder", str(folder), *TINY]) == 0
-    return folder
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        run(["--help"])
-    assert stop.value.code == 0
-    shown = capsys.readouterr().out
-    assert all(
-        name in shown for name in ("demo", "train", "evaluate", "ablation", "pretrain", "data")
-    )
-
-
-def test_a_command_starts_without_what_few_of_them_need() -> None:
-    code = "import sys, fedsurf.cli; print('sklearn' in sys.modules, 'scipy.stats' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["False", "False"]
 
 
 def test_all_that_the_package_exports_is_there() -> None:
@@ -274,122 +246,6 @@ def test_help_tells_of_the_version(capsys):
     with pytest.raises(SystemExit):
         run(["--help"])
     assert "`fedsurf --version`" in capsys.readouterr().out
-
-
-def test_the_version_is_that_of_the_package(capsys):
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"fedsurf {__version__}\n"
-
-
-def test_the_package_runs_as_a_module(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fedsurf", "--version"])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_module("fedsurf", run_name="__main__")
-    assert stop.value.code == 0
-    assert capsys.readouterr().out == f"fedsurf {__version__}\n"
-
-
-STARTS = (["-m", "fedsurf"], ["-c", "from fedsurf.__main__ import main; main()"])
-
-
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["fit", "data.csv"], 130, ("", "interrupted\n")),
-        (["--version"], 0, (f"fedsurf {__version__}\n", "")),
-    ],
-)
-def test_ctrl_c_while_torch_is_imported_is_no_traceback_and_the_version_does_not_import_it(
-    tmp_path, start, arguments, code, said
-):
-    (tmp_path / "torch.py").write_text("raise KeyboardInterrupt")
-    path = os.pathsep.join([str(tmp_path), str(Path(fedsurf.__file__).parents[1])])
-    found = subprocess.run(
-        [sys.executable, *start, *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (found.returncode, (found.stdout, found.stderr)) == (code, said)
-
-
-def test_the_command_that_is_installed_is_that_of_the_module():
-    project = Path(__file__).parents[2] / "pyproject.toml"
-    scripts = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["scripts"]
-    assert scripts == {"fedsurf": "fedsurf.__main__:main"}
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["train", "smoke"], "--resume goes on"),
-        (["compare", "digits"], "the same command goes on"),
-        (["tune", "digits", "--file", "tuned.json"], "the same command goes on from there"),
-        (["tune", "digits", "--file", "tuned.json", "--methods", "dgd"], ""),
-        (["tune", "digits", "--methods=dgd", "--file", "tuned.json"], ""),
-        (["fit", "data.csv"], ""),
-    ],
-)
-def test_an_interrupted_command_says_how_it_goes_on(monkeypatch, capsys, command, said):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli.app, "cli", interrupt)
-    assert run(command) == 130
-    error = capsys.readouterr().err
-    assert error.startswith("interrupted")
-    assert error.count("\n") == 1
-    assert said in error
-    assert ("goes on" in error) == bool(said)
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (MemoryError, ""),
-        (MemoryError, "Unable to allocate 9 GiB"),
-        (RuntimeError, "DefaultCPUAllocator: can't allocate memory"),
-    ],
-)
-def test_too_little_memory_is_no_traceback(monkeypatch, capsys, kind, said):
-    def full(*_, **__):
-        raise kind(said)
-
-    monkeypatch.setattr(cli.app, "cli", full)
-    assert run(["fit", "data.csv"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: there is not enough memory for it")
-    assert error.count("\n") == 1
-    assert said in error
-
-
-def test_other_errors_of_torch_are_not_hidden(monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(cli.app, "cli", broken)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        run(["fit", "data.csv"])
-
-
-def test_a_second_interruption_is_no_traceback(monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli.app, "cli", interrupt)
-    monkeypatch.setattr(cli.err, "print", interrupt)
-    monkeypatch.setattr("sys.argv", ["fedsurf", "demo"])
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize("arguments", [["evaluate"], ["evaluate", "run", "--rounds"]])

@@ -1,4 +1,4 @@
-"""What all commands share: the two streams, JSON, a wrong command line."""
+"""Standard output, standard error and JSON, for all commands."""
 
 import sys
 from typing import Any
@@ -7,15 +7,17 @@ from rich.console import Console
 
 from fedsurf.common.writing import json_text
 
-# Without markup and emoji: what stands in brackets, or between colons, may be a user's file.
+# No markup and emoji: text in brackets or between colons may be the name of a user's file.
 out = Console(markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 
 
 class CommandLineError(ValueError):
-    """What was typed is wrong in a way that the parser does not see."""
+    """A wrong command line that the parser accepts."""
+
+    exit_code = 2
 
 
 def print_json(content: Any) -> None:
-    """Print numbers for programs; what JSON has no word for becomes null."""
+    """Print JSON on standard output; infinity and NaN become null."""
     sys.stdout.write(json_text(content, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""`fedsurf data`: list the data sources, or get one."""
+"""List the data sources, or get one."""
 
 from pathlib import Path
 from typing import Annotated, Literal

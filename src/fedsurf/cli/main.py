@@ -1,132 +1,189 @@
 """The command line: parse, call the library, print.
 
-Exit codes: 0 done; 1 failed (bad input, a value that cannot be, a damaged file, a full disk or memory); 2
-the command line cannot be read (no such option, a value of another type); 3 data is missing; 4
-meta-training diverged; 130 interrupted. Results go to standard output, progress and errors to standard
-error. Each command is a file in `commands`.
+Exit codes: 0 done; 1 failed (bad input, an impossible value, a damaged file, a full disk or memory); 2 the
+command line cannot be parsed (no such option, a value of another type); 3 data is missing; 4 meta-training
+diverged; 130 interrupted. Results go to standard output, progress and errors to standard error.
+
+Each command is a function in a module of this folder. Only the module of the command that was typed is
+imported, and that one imports torch only when the command runs, so that help and a mistyped option show
+at once.
 """
 
+import importlib
+import inspect
+import io
 import logging
 import os
+import re
+import shutil
 import signal
 import sys
-from contextlib import suppress
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any
 
 import tyro
-from rich.logging import RichHandler
 
 from fedsurf import __version__
-from fedsurf.cli.ablation import ablation
-from fedsurf.cli.audit import audit
-from fedsurf.cli.certify import certify
-from fedsurf.cli.compare import compare
-from fedsurf.cli.console import CommandLineError, err, out
-from fedsurf.cli.data import data
-from fedsurf.cli.demo import demo
-from fedsurf.cli.evaluate import evaluate
-from fedsurf.cli.fit import fit, predict
-from fedsurf.cli.pretrain import pretrain
-from fedsurf.cli.pretrain_modules import pretrain_modules
-from fedsurf.cli.reproduce import reproduce
-from fedsurf.cli.train import train
-from fedsurf.cli.tune import tune
 from fedsurf.common.checks import is_out_of_memory
-from fedsurf.common.files import FileError
-from fedsurf.surf import DivergedError
-from fedsurf.tasks import sources
 
-COMMANDS = (
-    demo,
-    train,
-    evaluate,
-    ablation,
-    tune,
-    compare,
-    audit,
-    certify,
-    fit,
-    predict,
-    pretrain,
-    pretrain_modules,
-    reproduce,
+COMMANDS = {
+    "demo": "demo",
+    "fit": "fit",
+    "predict": "fit",
+    "train": "train",
+    "evaluate": "evaluate",
+    "compare": "compare",
+    "tune": "tune",
+    "audit": "audit",
+    "certify": "certify",
+    "ablation": "ablation",
+    "reproduce": "reproduce",
+    "pretrain": "pretrain",
+    "pretrain-modules": "pretrain_modules",
+    "data": "data",
+    "completion": "completion",
+}
+"""The module of every command, in the order in which help lists them."""
+
+DESCRIPTION = (
+    "Learned federated optimizers: use, meta-train and compare them. "
+    "`fedsurf COMMAND --help` explains a command, `fedsurf --version` prints the version."
 )
-"""In the order in which help lists them."""
-
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
-app = tyro.extras.SubcommandApp()
-for _command in COMMANDS:
-    app.command(_command)
-app.command(data, name="data", help="List the data sources, or get one.")
-
 
 def main() -> None:
-    """Run the command line, and turn errors into one clear line and an exit code."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(message)s",
-        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
-    )
+    """Run the command line of this process and exit."""
     code = run(sys.argv[1:])
-    if code == INTERRUPTED:  # whoever presses Ctrl-C twice wants no traceback of the exit
+    if code == INTERRUPTED:  # a second Ctrl-C must not print a traceback while Python exits
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code; errors become one line on standard error."""
     if arguments == ["--version"]:
-        out.print(f"fedsurf {__version__}", highlight=False)
+        sys.stdout.write(f"fedsurf {__version__}\n")
         return 0
     try:
-        app.cli(
-            prog="fedsurf",
-            description="Learned federated optimizers: meta-train, evaluate and compare them. "
-            "`fedsurf --version` tells which version this is.",
-            args=arguments,
-            config=(tyro.conf.CascadeSubcommandArgs,),
-        )
+        with _wrapped_help(arguments):
+            if arguments and arguments[0] in COMMANDS:
+                _log_to_terminal()
+                call(arguments[0], arguments[1:])
+            else:
+                overview().cli(prog="fedsurf", description=DESCRIPTION, args=arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         with suppress(KeyboardInterrupt):
-            err.print(f"interrupted{_what_is_kept(arguments)}", highlight=False, soft_wrap=True)
+            sys.stderr.write(f"interrupted{_way_to_resume(arguments)}\n")
         return INTERRUPTED
-    except BrokenPipeError:  # who reads standard output has enough, as `head` has
+    except BrokenPipeError:  # the reader of standard output stopped reading, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except CommandLineError as error:
-        return _failed(error, 2)
-    except sources.MissingDataError as error:
-        return _failed(error, 3)
-    except DivergedError as error:
-        return _failed(error, 4)
-    except (FileError, sources.FetchError, ValueError, OSError, ImportError) as error:
-        return _failed(error, 1)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        if is_out_of_memory(error):
+            details = f" ({error})" if str(error) else ""
+            return _failed(f"not enough memory{details}", 1)
+        expected = isinstance(error, ValueError | OSError | ImportError)
+        code = getattr(error, "exit_code", 1 if expected else None)
+        if code is None:
             raise
-        more = (
-            f" ({error})" if str(error) else ""
-        )  # Python's own says nothing, others how much they wanted
-        return _failed(MemoryError(f"there is not enough memory for it{more}"), 1)
+        return _failed(str(error), code)
     return 0
 
 
-def _what_is_kept(arguments: list[str]) -> str:
-    """Say how an interrupted command goes on."""
-    kept = "; what was finished is kept: the same command"
+def call(name: str, arguments: list[str]) -> None:
+    """Parse the arguments of a command and run it."""
+    command = load(name)
+    if isinstance(command, tyro.extras.SubcommandApp):
+        command.cli(prog=f"fedsurf {name}", args=arguments)
+    else:
+        config = (tyro.conf.CascadeSubcommandArgs,)
+        tyro.cli(command, prog=f"fedsurf {name}", args=arguments, config=config)
+
+
+def load(name: str) -> Any:
+    """Import a command: a function, or an app of several."""
+    module = importlib.import_module(f"fedsurf.cli.{COMMANDS[name]}")
+    command = getattr(module, name.replace("-", "_"))
+    if inspect.isfunction(command):  # tyro keeps the line breaks inside an argument's description
+        command.__doc__ = re.sub(r"(?<=\S)\n {8,}(?=\S)", " ", inspect.getdoc(command) or "")
+    return command
+
+
+def overview() -> tyro.extras.SubcommandApp:
+    """Return an app that lists all commands with the first sentence of their help."""
+    app = tyro.extras.SubcommandApp()
+    for name in COMMANDS:
+        app.command(_summary(name), name=name)
+    return app
+
+
+def complete_app() -> tyro.extras.SubcommandApp:
+    """Return an app of all commands with all their options."""
+    app = tyro.extras.SubcommandApp()
+    for name in COMMANDS:
+        app.command(load(name), name=name)
+    return app
+
+
+def _summary(name: str) -> Callable[[], None]:
+    """Return a function with the first sentence of a command's help, and no options."""
+
+    def summary() -> None:
+        """Nothing runs it: a known command is parsed by itself."""
+
+    command = load(name)
+    described = command if inspect.isfunction(command) else sys.modules[f"fedsurf.cli.{name}"]
+    summary.__doc__ = (inspect.getdoc(described) or "").partition("\n\n")[0]
+    return summary
+
+
+@contextmanager
+def _wrapped_help(arguments: list[str]) -> Iterator[None]:
+    """Wrap the lines of help that tyro does not wrap: usage and description."""
+    if not {"-h", "--help"} & set(arguments):
+        yield
+        return
+    # With an encoding, by which tyro decides how it draws boxes.
+    shown = io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
+    width = shutil.get_terminal_size().columns
+    try:
+        with redirect_stdout(shown):
+            yield
+    finally:
+        shown.seek(0)
+        for line in shown.read().splitlines():
+            lines = [line] if len(line) <= width else textwrap.wrap(line, width)
+            sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _log_to_terminal() -> None:
+    from rich.logging import RichHandler
+
+    from fedsurf.cli.console import err
+
+    handler = RichHandler(console=err, show_time=False, show_path=False)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+
+
+def _way_to_resume(arguments: list[str]) -> str:
+    """Tell how an interrupted command goes on."""
     match arguments[:1]:
         case ["train" | "pretrain" | "pretrain-modules" | "reproduce"]:
-            return f"{kept} with --resume goes on from there"
+            return "; finished work is kept: the same command with --resume goes on"
         case ["ablation" | "compare" | "demo"]:
-            return f"{kept} goes on from there"
-        case ["tune"] if not any(one.startswith("--methods") for one in arguments):
-            # Those that are named are tuned again.
-            return f"{kept} goes on from there"
+            return "; finished work is kept: the same command goes on"
+        case ["tune"] if not any(word.startswith("--methods") for word in arguments):
+            return "; finished work is kept: the same command goes on"
     return ""
 
 
-def _failed(error: Exception, code: int) -> int:
-    err.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True, style="red")
+def _failed(message: str, code: int) -> int:
+    from fedsurf.cli.console import err
+
+    err.print(f"error: {message}", highlight=False, soft_wrap=True, style="red")
     return code

@@ -31,6 +31,9 @@ from fedsurf.tasks.examples import Examples
 class DivergedError(ArithmeticError):
     """Meta-training reached a loss that is NaN or infinite."""
 
+    exit_code = 4
+    """Of the command line."""
+
 
 @dataclass(frozen=True)
 class StepRecord:

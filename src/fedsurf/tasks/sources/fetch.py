@@ -34,6 +34,9 @@ ABANDONED = 24 * 60 * 60
 class FetchError(RuntimeError):
     """Data could not be had; the message says what was tried and what to do."""
 
+    exit_code = 1
+    """Of the command line."""
+
 
 def fetch(name: str, recipe: Recipe, folder: Path, via: Way | None, *, progress: bool) -> Path:
     """Put the files of a source into `folder`, unless they are there and intact.

@@ -11,6 +11,9 @@ from fedsurf.tasks.dataset import Dataset
 class MissingDataError(FileNotFoundError):
     """The data of a source is not on this machine; the message says how to get it."""
 
+    exit_code = 3
+    """Of the command line."""
+
 
 @dataclass(frozen=True)
 class Download:
