@@ -11,10 +11,16 @@ from safetensors.torch import save_file
 from torch import zeros
 
 import fedsurf
-from fedsurf.cli import main as cli
 from fedsurf.cli.main import run
 
 TINY = ["--surf.steps", "6", "--surf.validate-every", "3", "--surf.validation-tasks", "3"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert run(["train", "smoke", "--folder", str(folder), *TINY]) == 0
+    return folder
 
 
 def test_all_that_the_package_exports_is_there() -> None:
