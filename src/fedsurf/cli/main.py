@@ -19,7 +19,7 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
@@ -116,9 +116,16 @@ def load(name: str) -> Any:
 
 def overview() -> tyro.extras.SubcommandApp:
     """Return an app that lists all commands with the first sentence of their help."""
+
+    def listed() -> None:
+        """Nothing runs it: the arguments of a known command are parsed by `call`."""
+
     app = tyro.extras.SubcommandApp()
     for name in COMMANDS:
-        app.command(_summary(name), name=name)
+        command = load(name)
+        described = command if inspect.isfunction(command) else sys.modules[f"fedsurf.cli.{name}"]
+        summary = (inspect.getdoc(described) or "").partition("\n\n")[0]
+        app.command(name=name, help=summary)(listed)
     return app
 
 
@@ -128,18 +135,6 @@ def complete_app() -> tyro.extras.SubcommandApp:
     for name in COMMANDS:
         app.command(load(name), name=name)
     return app
-
-
-def _summary(name: str) -> Callable[[], None]:
-    """Return a function with the first sentence of a command's help, and no options."""
-
-    def summary() -> None:
-        """Nothing runs it: a known command is parsed by itself."""
-
-    command = load(name)
-    described = command if inspect.isfunction(command) else sys.modules[f"fedsurf.cli.{name}"]
-    summary.__doc__ = (inspect.getdoc(described) or "").partition("\n\n")[0]
-    return summary
 
 
 @contextmanager
