@@ -89,14 +89,14 @@ def test_a_text_file_a_foreign_file_and_a_missing_one_are_errors_that_name_them(
         read_tensors_into(foreign, blank())
     with pytest.raises(FileError, match=r"none\.safetensors: there is no such file"):
         read_tensors_into(tmp_path / "none.safetensors", blank())
-    with pytest.raises(FileError, match=r"there is no such file"):
+    with pytest.raises(FileError, match="this is a folder, but it must be a file"):
         read_metadata(tmp_path)
 
 
 def test_damaged_metadata_is_an_error_that_names_the_file(tmp_path):
     path = tmp_path / "x.safetensors"
     save_file(tensors(), path, {"fedsurf": "{half"})
-    with pytest.raises(FileError, match=r"x\.safetensors: damaged"):
+    with pytest.raises(FileError, match=r"x\.safetensors: truncated, damaged"):
         read_metadata(path)
 
 
@@ -107,7 +107,7 @@ def test_damaged_metadata_is_an_error_that_names_the_file(tmp_path):
         ({"scalar": torch.zeros(1)}, r"scalar has shape \[\], but \[1\]"),
         ({"a": torch.zeros(2, 3).double()}, r"a is .*float32, but .*float64 was expected"),
         ({"count": torch.zeros(3)}, r"count is .*int64, but .*float32 was expected"),
-        ({"more": torch.zeros(1)}, r"lacks the tensors \['more'\]"),
+        ({"more": torch.zeros(1)}, r"lacks the tensors more"),
     ],
 )
 def test_tensors_of_other_names_shapes_or_types_change_nothing(tmp_path, change, message):
@@ -124,7 +124,7 @@ def test_unknown_tensors_are_named(tmp_path):
     write_tensors(path, tensors(), {})
     into = blank()
     del into["a"]
-    with pytest.raises(FileError, match=r"unknown ones \['a'\]"):
+    with pytest.raises(FileError, match=r"unknown ones a"):
         read_tensors_into(path, into)
 
 
@@ -225,7 +225,7 @@ def test_json_that_is_damaged_or_missing_is_an_error_that_names_it(tmp_path):
         read_json(path)
     for content in (b'{"a": ', b"", b"\xff\xfe"):
         path.write_bytes(content)
-        with pytest.raises(FileError, match=r"x\.json: damaged"):
+        with pytest.raises(FileError, match=r"x\.json: truncated, damaged or not JSON"):
             read_json(path)
     write_json(path, {"a": [1, None, "é"]})
     assert read_json(path) == {"a": [1, None, "é"]}
@@ -293,3 +293,11 @@ def test_a_folder_is_filled_with_all_files_or_none(tmp_path, new):
 def test_numbers_of_numpy_are_those_of_python():
     numbers = {"a": np.int64(3), "b": [np.float32(0.5), np.longdouble(2)], "c": np.float64("nan")}
     assert json_text(numbers) == '{"a": 3, "b": [0.5, 2.0], "c": null}'
+
+
+def test_text_that_spreadsheets_would_run_is_written_with_an_apostrophe(tmp_path):
+    path = tmp_path / "x.csv"
+    cells = ["=cmd|1", "+a", "@b", "-c", "-1.5", "+2e3", "a=b", -3]
+    write_rows(path, [{"=x": cell} for cell in cells])
+    expected = ["'=x", "'=cmd|1", "'+a", "'@b", "'-c", "-1.5", "+2e3", "a=b", "-3"]
+    assert path.read_text().splitlines() == expected

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedsurf.common.files import FileError
 from fedsurf.tasks import sources
 from fedsurf.tasks.sources import cifar, idx, mnist_5k, packages
 from fedsurf.tasks.sources.fetch import FetchError, fetch
@@ -309,7 +310,7 @@ def test_an_npz_without_parts_is_divided_by_the_stated_share(tmp_path, shape):
     ("arrays", "words"),
     [
         ({"images": np.eye(3), "y": np.arange(3)}, "got the arrays images, y, but it must hold"),
-        ({"x": np.array([{}, {}]), "y": np.arange(2)}, "x: got an array of Python objects"),
+        ({"x": np.array([{}, {}]), "y": np.arange(2)}, "x: got Python objects"),
         ({"x": np.full((5, 2), np.nan), "y": np.zeros(5)}, "NaN or infinite"),
         ({"x": np.eye(5), "y": np.linspace(0, 1, 5)}, "labels must be whole numbers"),
         ({"x": np.eye(5), "y": np.array(list("abcde"))}, "must hold integers or floats"),
@@ -342,7 +343,7 @@ def test_errors_name_the_arrays_that_are_in_the_file(tmp_path, x, y, words):
 
 def test_a_damaged_or_missing_npz_is_refused(tmp_path):
     path = tmp_path / "mine.npz"
-    with pytest.raises(FileNotFoundError, match="there is no such file"):
+    with pytest.raises(FileError, match="there is no such file"):
         sources.load(str(path))
     np.savez(path, x=np.eye(50), y=np.zeros(50))
     whole = path.read_bytes()

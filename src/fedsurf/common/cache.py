@@ -105,8 +105,11 @@ def _number(value: Any) -> Any:
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    import torch
+
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].detach().contiguous().cpu().numpy().data)
+        values = tensors[name].detach().contiguous().cpu().reshape(-1)
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()

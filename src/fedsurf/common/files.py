@@ -1,4 +1,8 @@
-"""Reading files: JSON and safetensors with JSON metadata. No pickle is ever read."""
+"""Reading files of fedsurf: JSON, and safetensors with JSON metadata. Tables are in `data_files`.
+
+Every file that is missing, damaged, too large or of another kind raises a `FileError`. Sizes and shapes are
+compared before tensors are read, and no pickle is ever read.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedsurf.common.text import listed, printable
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-
+MAX_JSON_BYTES = 2**26
+"""Size of the largest JSON file, and of the largest header of a safetensors file."""
+MAX_JSON_DEPTH = 100
+"""Levels of lists and tables inside each other in JSON."""
+MAX_TENSOR_BYTES = 2**32
+"""Size of the largest safetensors file that is read without knowing its shapes."""
+MAX_MESSAGE_CHARACTERS = 1000
+"""Length of the longest message of a `FileError`."""
 _DTYPES = {
     "F64": "float64",
     "F32": "float32",
@@ -26,39 +39,101 @@ _DTYPES = {
 
 
 class FileError(ValueError):
-    """A file is missing, damaged, too large, or holds something else.
+    r"""A file is missing, damaged, too large, or holds something else.
 
-    The message is one line that begins with the file's name.
+    The message is one printable line that begins with the file's name.
+
+    Examples
+    --------
+    >>> from fedsurf.common.files import FileError
+    >>> print(FileError("wine.csv: has the column 'a\nb'"))
+    wine.csv: has the column 'a\nb'
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message, MAX_MESSAGE_CHARACTERS))
+
+
+@contextmanager
+def reading(path: Path, kind: str, limit: int | None = None) -> Iterator[None]:
+    """Turn all errors of reading a file into a `FileError`.
+
+    Parameters
+    ----------
+    path : Path
+        The file. It must exist.
+    kind : str
+        What the file must be, for the message, such as "JSON".
+    limit : int or None
+        The size of the largest file that is read, in bytes; None for any.
+    """
+    if path.is_dir():
+        raise FileError(f"{path}: this is a folder, but it must be a file")
+    if not path.is_file():
+        raise FileError(f"{path}: there is no such file")
+    if limit is not None and path.stat().st_size > limit:
+        raise FileError(
+            f"{path}: has {path.stat().st_size} bytes, but {kind} must have at most {limit}"
+        )
+    try:
+        yield
+    except (FileError, ImportError):
+        raise
+    except MemoryError as error:
+        raise FileError(f"{path}: needs more memory than there is ({error})") from error
+    except Exception as error:  # readers of damaged files raise errors of many types
+        raise FileError(f"{path}: truncated, damaged or not {kind} ({error})") from error
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON, or say which file is missing or damaged."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise FileError(f"{path}: there is no such file") from error
-    except ValueError as error:
-        raise FileError(f"{path}: damaged, it is not JSON ({error})") from error
+    """Read a JSON file.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from fedsurf.common.files import read_json
+    >>> from fedsurf.common.writing import write_json
+    >>> with TemporaryDirectory() as folder:
+    ...     write_json(Path(folder) / "a.json", {"rounds": 20})
+    ...     read_json(Path(folder) / "a.json")
+    {'rounds': 20}
+    """
+    with reading(path, "JSON", MAX_JSON_BYTES):
+        return _parse(path, path.read_text(encoding="utf-8"))
+
+
+def _parse(path: Path, text: str) -> Any:
+    content = json.loads(text)
+    level = [content]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            item
+            for group in level
+            if isinstance(group, dict | list)
+            for item in (group.values() if isinstance(group, dict) else group)
+        ]
+    if level:
+        raise FileError(f"{path}: its JSON is nested more than {MAX_JSON_DEPTH} levels deep")
+    return content
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Read the metadata that `write_tensors` wrote, without reading the tensors."""
     with _opened(path) as file:
         stored = file.metadata() or {}
-    if "fedsurf" not in stored:
-        raise FileError(f"{path}: a safetensors file, but not one that fedsurf wrote")
-    try:
-        metadata: dict[str, Any] = json.loads(stored["fedsurf"])
-    except ValueError as error:
-        raise FileError(f"{path}: damaged, its metadata cannot be read ({error})") from error
+        if "fedsurf" not in stored:
+            raise FileError(f"{path}: a safetensors file, but not one that fedsurf wrote")
+        metadata = _parse(path, stored["fedsurf"])
+    if not isinstance(metadata, dict):
+        raise FileError(f"{path}: damaged, its metadata must be a table of fields")
     return metadata
 
 
 def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
     """Copy the tensors of a file into the given ones, in place, and return the metadata.
 
-    Their names, shapes and types must agree; otherwise nothing is changed.
+    Names, shapes and types must agree; otherwise nothing is read or changed.
     """
     import torch
 
@@ -66,9 +141,9 @@ def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
     with _opened(path) as file:
         names = set(file.keys())
         if names != set(into):
-            missing, surplus = sorted(set(into) - names), sorted(names - set(into))
             raise FileError(
-                f"{path}: lacks the tensors {missing[:3]} and has the unknown ones {surplus[:3]}"
+                f"{path}: lacks the tensors {listed(sorted(set(into) - names))} "
+                f"and has the unknown ones {listed(sorted(names - set(into)))}"
             )
         for name, tensor in into.items():
             stored = file.get_slice(name)
@@ -87,19 +162,19 @@ def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def read_all_tensors(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a file, whatever they are."""
-    with _opened(path) as file:
+    """Read all tensors of a file, of any shape and type."""
+    with _opened(path, MAX_TENSOR_BYTES) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open
+def _opened(path: Path, limit: int | None = None) -> Iterator[Any]:
+    from safetensors import safe_open
 
-    if not path.is_file():
-        raise FileError(f"{path}: there is no such file")
-    try:
+    with reading(path, "safetensors", limit):
+        with path.open("rb") as opened:
+            header = int.from_bytes(opened.read(8), "little")
+        if header > min(MAX_JSON_BYTES, path.stat().st_size):
+            raise ValueError(f"a header of {header} bytes")
         with safe_open(path, framework="pt") as file:
             yield file
-    except SafetensorError as error:
-        raise FileError(f"{path}: truncated, damaged or not safetensors ({error})") from error

@@ -148,6 +148,8 @@ class SavedClassifier:
         metadata, tensors = read_metadata(path), read_all_tensors(path)
         if set(metadata) != _FIELDS or set(tensors) != {"weight", "bias"}:
             raise FileError(f"{path}: does not hold a head that `fedsurf fit` wrote")
+        if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors.values()):
+            raise FileError(f"{path}: holds weights that are neither float32 nor float64")
         weight, bias = tensors["weight"].numpy(), tensors["bias"].numpy()
         try:
             head = SavedClassifier(weight, bias, **metadata)

@@ -4,14 +4,13 @@ Columns are known by their names, arrays by those that fedsurf's `.npz` files ha
 """
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from fedsurf.common.data_files import array_names, read_arrays
 from fedsurf.common.text import counted, listed
 from fedsurf.estimator.columns import (
     Array,
@@ -24,7 +23,7 @@ from fedsurf.estimator.columns import (
     spelled_as,
 )
 from fedsurf.tasks.dataset import split
-from fedsurf.tasks.sources.arrays import PARTS, WHOLE, open_npz
+from fedsurf.tasks.sources.arrays import PARTS, WHOLE
 
 LABELS = ("label", "y", "target")
 """What a label column may be called to be found; otherwise it is the last column."""
@@ -277,19 +276,7 @@ def _stack(path: Path, columns: Mapping[str, Array]) -> Array:
 
 def _arrays(path: Path, agent: str | None = None) -> dict[str, Array]:
     wanted = {*PARTS, *WHOLE, *AGENTS, agent}
-    arrays = {}
-    with open_npz(path) as file:
-        for name in file.files:
-            try:
-                arrays[name] = file[name]
-            except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                if name in wanted:
-                    plain = "float" if name.endswith("x") else "str"
-                    raise ValueError(
-                        f"{path}: {name}: got an array of Python objects or a damaged one ({error}), "
-                        f"but it must hold numbers or text, as np.asarray(…, dtype={plain}) does"
-                    ) from error
-    return arrays
+    return read_arrays(path, [name for name in array_names(path) if name in wanted])
 
 
 def _matrix(path: Path, name: str, array: Array) -> Array:

@@ -94,7 +94,9 @@ def _read(
                 f"{path}: holds an optimizer {sort}, but here it must be one {_KINDS[kind]}"
             )
     try:
-        optimizer = make(from_dict(kind, metadata["optimizer"]), generator(0, "parameters"))
+        config = from_dict(kind, metadata["optimizer"])
+        _check_sizes(config, path.stat().st_size // 4)
+        optimizer = make(config, generator(0, "parameters"))
         optimizer.float()  # as the file is, whatever torch's default may be
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{path}: does not hold {what} ({error})") from error
@@ -105,6 +107,15 @@ def _read(
             f"{error}; if another version of fedsurf made it, meta-train it anew with this one"
         ) from error
     return optimizer.requires_grad_(False)
+
+
+def _check_sizes(config: Any, stored: int) -> None:
+    """Compare the widths of an optimizer with the number of values in its file, before it is built."""
+    for field in fields(config):
+        if getattr(config, field.name) > stored:
+            raise ValueError(
+                f"{field.name}: got {getattr(config, field.name)}, but the file is too small"
+            )
 
 
 def _is_of(stored: object, kind: type) -> bool:
