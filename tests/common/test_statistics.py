@@ -1,10 +1,13 @@
-"""Standard errors."""
+"""Standard errors and confidence limits."""
+
+import math
 
 import numpy as np
+import pytest
 import torch
 from drawn import weights
 
-from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.statistics import finite, mean_interval, standard_error, upper_limit
 
 
 def test_the_standard_error_is_that_of_the_mean_along_the_first_dimension():
@@ -26,3 +29,19 @@ def test_numbers_for_json_are_finite():
 
 def test_equal_values_have_no_error():
     assert float(standard_error(torch.full((5,), 2.0))) == 0
+
+
+def test_limits_of_a_mean_are_those_of_students_t():
+    values = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    mean, low, high = mean_interval(values, 0.95)
+    assert mean == 2
+    half = pytest.approx(4.302652729911275 / math.sqrt(3))
+    assert float(high - mean) == half
+    assert float(mean - low) == half
+    assert upper_limit(values, 0.975) == pytest.approx(float(high))
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 1.5, math.nan])
+def test_a_level_of_confidence_is_between_0_and_1(confidence):
+    with pytest.raises(ValueError, match="confidence: got"):
+        mean_interval(torch.ones(3), confidence)

@@ -194,7 +194,7 @@ def test_degradation_is_that_of_the_rival_that_degrades_least():
 def certified(norms, *, holds=True, high=0.9, r_squared=0.99):
     return {
         "layers": [{"layer": n, "norm": norm, "norm_spread": 0.1} for n, norm in enumerate(norms)],
-        "per_run": {"rate_bound": [2.0, None], "holds": holds},
+        "per_run": {"values": [2.0, None], "holds": holds},
         "fall": {"factor": 0.8, "low": 0.7, "high": high, "r_squared": r_squared},
         "tasks": 4,
         "confidence": 0.95,

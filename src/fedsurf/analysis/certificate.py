@@ -1,56 +1,119 @@
 """The certificate of a meta-trained optimizer: the paper's two theorems in measured numbers.
 
-On meta-test tasks it measures the gradient norm after every layer, how far each descending constraint
-holds, and the constants of the theorems (`fedsurf.surf.bounds`); then it sets the bounds beside the
-norms, and says where a bound tells nothing that was not known without it.
+With ε the share by which the gradient norm must fall at each layer, δ the probability that a layer's
+constraint fails by more than its sample error ζ, and M the largest gradient norm, the radius of the
+near-optimal region is η = (ζ + δM / (1 − δ)) / ε, and
+
+    lim_{l → ∞} E[min_{k ≤ l} ‖∇f(W_k)‖] ≤ η                          (the first theorem)
+    E‖∇f(W_l)‖ ≤ (1 − δ)^l (1 − ε)^l E‖∇f(W_0)‖ + η                   (the second theorem)
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 import torch
 from torch import Tensor
 
-from fedsurf.analysis.assumptions import Check, check_assumptions
-from fedsurf.analysis.bounds import Constants, Vacuous, vacuity
-from fedsurf.analysis.certificate_layers import Constraint, Fall, Layer, fall_of, layers_of
+from fedsurf.common.checks import check_count
 from fedsurf.common.progress import OpenBar, silent
-from fedsurf.common.randomness import generator as seeded
-from fedsurf.common.statistics import check_confidence
-from fedsurf.common.writing import plain
+from fedsurf.common.randomness import generator
+from fedsurf.common.statistics import check_confidence, mean_interval, upper_limit
+from fedsurf.common.writing import plain, write_json, write_rows
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.surf import unroll
 from fedsurf.surf.config import DescentConfig
+from fedsurf.surf.constraints import MIN_NORM, slack
 from fedsurf.tasks.task import Task
 
 GradientExamples = Literal["mini-batch", "all"]
+Vacuous = Literal["", "start", "largest", "infinite"]
+
+ROUNDING_ERROR = 1e-12
+"""A slack below this share of the gradient norm before the layer counts as 0."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The bounds of both theorems with one choice of the constants."""
+class Bound:
+    """The bounds of both theorems with one choice of their constants.
 
-    name: str
-    about: str
-    constants: Constants
-    rate_bound: tuple[float, ...]
-    """The second theorem's bound of E‖∇f(W_l)‖ at layers 0 … L."""
-    recursive_bound: tuple[float, ...]
-    """The tighter bound that its proof simplifies."""
-    holds: bool
-    """Whether the mean gradient norm is below the second theorem's bound at every layer."""
-    vacuous: Vacuous
-    """How little the second theorem's bound says at the last layer: nothing ("infinite"), no more than
-    that the norm is below M ("largest"), no more than that it does not grow ("start"), or something."""
-    recursive_vacuous: Vacuous
-    """The same of the tighter bound."""
+    Examples
+    --------
+    >>> from fedsurf.analysis.certificate import Bound
+    >>> bound = Bound(0.5, sample_error=1.0, failure=0.5, largest_norm=9.0, norms=(8.0, 5.0, 2.0))
+    >>> bound.radius, bound.values, bound.holds, bound.vacuous
+    (20.0, (28.0, 22.0, 20.5), True, 'largest')
+    """
+
+    epsilon: float
+    """ε: the share by which the gradient norm must fall at each layer."""
+    sample_error: float
+    """ζ: the violation up to which a constraint counts as satisfied."""
+    failure: float
+    """δ: the probability that a layer's constraint fails, by more than the sample error."""
+    largest_norm: float
+    """M: the largest gradient norm."""
+    norms: tuple[float, ...]
+    """E‖∇f(W_0)‖ … E‖∇f(W_L)‖, to which the bound applies."""
 
     @property
     def radius(self) -> float:
-        """η, the radius of the near-optimal region: the first theorem's bound."""
-        return self.constants.radius
+        """η, the first theorem's bound; infinite where every constraint fails."""
+        if self.failure == 1:
+            return math.inf
+        odds = self.failure / (1 - self.failure)
+        return (self.sample_error + odds * self.largest_norm) / self.epsilon
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The second theorem's bound of E‖∇f(W_l)‖ at layers 0 … L."""
+        factor, radius = (1 - self.failure) * (1 - self.epsilon), self.radius
+        return tuple(factor**layer * self.norms[0] + radius for layer in range(len(self.norms)))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the norm is below the second theorem's bound at every layer, up to rounding."""
+        pairs = zip(self.norms, self.values, strict=True)
+        return all(norm <= value * (1 + 1e-9) for norm, value in pairs)
+
+    @property
+    def vacuous(self) -> Vacuous:
+        """Why the last bound gives no information: it is infinite, not below M, or not below the start."""
+        last = self.values[-1]
+        if math.isinf(last):
+            return "infinite"
+        if last >= self.largest_norm:
+            return "largest"
+        return "start" if last >= self.norms[0] else ""
+
+    @property
+    def failure_needed(self) -> float:
+        """The δ below which the radius is below the norm at the start; 0 if no δ is small enough."""
+        room = self.epsilon * self.norms[0] - self.sample_error
+        return room / (self.largest_norm + room) if room > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return constants and bounds as plain numbers; None stands for infinity."""
+        constants = ("epsilon", "sample_error", "failure", "largest_norm", "failure_needed")
+        names = (*constants, "radius", "values", "holds", "vacuous")
+        return {name: plain(getattr(self, name)) for name in names}
+
+
+@dataclass(frozen=True)
+class Fall:
+    """An exponential fitted to the gradient norms: ‖∇f(W_l)‖ ≈ a · factor^l, on a log scale."""
+
+    factor: float
+    """The geometric mean over tasks; its confidence interval is from `low` to `high`."""
+    low: float
+    high: float
+    r_squared: float
+    """The share of the variance of log E‖∇f(W_l)‖ over layers that an exponential explains."""
 
 
 @dataclass(frozen=True)
@@ -60,29 +123,35 @@ class Certificate:
     Attributes
     ----------
     subject : str
-        The optimizer.
+        The name of the optimizer.
     tasks, training_tasks : int
         Numbers of meta-test and meta-training tasks.
     confidence : float
         The level of all intervals and limits.
     gradient : str
-        Which gradient norm it is about, in words.
-    layers : tuple of Layer
-        The start and every layer.
-    per_run : Reading
-        As the proof has it: δ is the share of runs whose constraint fails, at the worst layer. All
-        constants are estimates.
-    cautious : Reading
-        The same with the constants' upper confidence limits, and the largest possible M if known.
-    in_mean : Reading
-        As the constraints have it, which are about means: δ = 0, and ζ is what every layer's mean slack
-        is below with confidence.
-    largest_possible : float or None
-        What the gradient norm cannot exceed at any weights, where the model says so.
+        The gradient norm that was measured, in words.
+    layers : DataFrame
+        Measurements at the start, which is layer 0 and has no constraint, and at every layer:
+
+        - ``norm``, ``norm_low``, ``norm_high``, ``norm_spread``: the mean gradient norm E‖∇f(W_l)‖
+          over meta-test tasks, its confidence interval, and its standard deviation.
+        - ``largest_norm``: the largest gradient norm of any meta-test or meta-training task.
+        - ``slack``, ``slack_low``, ``slack_high``: the mean of ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖ over
+          meta-test tasks, which is above 0 if violated, and its confidence interval.
+        - ``slack_limit``: the upper confidence limit of the mean slack, at all layers at once.
+        - ``training_slack``: the mean slack over meta-training tasks.
+        - ``sample_error``: the distance of the two mean slacks.
+        - ``violated``, ``failed``: the shares of meta-test tasks on which the slack is above 0 and above
+          ζ; the latter is the layer's δ.
+        - ``before_where_held``: the mean ‖∇f(W_{l−1})‖ of the tasks on which the constraint did not
+          fail, divided by that of all tasks. The theorems' proof assumes that it is at most 1.
+    per_run : Bound
+        As in the proof: δ is the share of runs whose constraint fails, at the worst layer.
+    in_mean : Bound
+        For constraints on means, as meta-training imposes them: δ = 0, and ζ is the upper confidence
+        limit of the mean slack at the worst layer.
     fall : Fall
-        How fast the gradient norm fell.
-    checks : tuple of Check
-        The assumptions.
+        How fast the gradient norm falls.
     """
 
     subject: str
@@ -90,93 +159,63 @@ class Certificate:
     training_tasks: int
     confidence: float
     gradient: str
-    layers: tuple[Layer, ...]
-    per_run: Reading
-    cautious: Reading
-    in_mean: Reading
-    largest_possible: float | None
+    layers: pd.DataFrame
+    per_run: Bound
+    in_mean: Bound
     fall: Fall
-    checks: tuple[Check, ...]
-
-    @property
-    def readings(self) -> tuple[Reading, Reading, Reading]:
-        """All readings, the paper's first."""
-        return self.per_run, self.cautious, self.in_mean
-
-    @property
-    def holds(self) -> bool:
-        """Whether the second theorem's bound, with estimated constants, holds at every layer."""
-        return self.per_run.holds
-
-    @property
-    def vacuous(self) -> bool:
-        """Whether that bound says nothing that was not known without it."""
-        return bool(self.per_run.vacuous)
 
     @property
     def sentence(self) -> str:
-        """The result in plain words."""
-        return f"{self._told(self.per_run)} {self._told(self.in_mean)}"
-
-    def _told(self, reading: Reading) -> str:
-        start, last = self.layers[0].norm, len(self.layers) - 1
-        bound, constants = reading.rate_bound[-1], reading.constants
-        verb = "holds at every layer" if reading.holds else "does NOT hold at every layer"
-        values = f"δ = {constants.failure:.3g}, ζ = {constants.sample_error:.3g}"
-        if reading is not self.in_mean:
-            values += f", M = {constants.largest_norm:.3g}"
-        said = f"The bound of the second theorem {reading.about} ({values}) {verb}"
-        if not reading.vacuous:
-            share = f"{100 * bound / start:.0f} % of the {start:.3g} at the start"
-            return f"{said} and says something: after layer {last} it is {bound:.3g}, {share}."
-        joint = "but" if reading.holds else "and"
-        why = {
-            "infinite": "there it is infinite, as the constraint of a layer failed on every task",
-            "largest": f"after layer {last} it is {bound:.3g}, and no gradient norm was above "
-            f"{self.largest_seen:.3g}",
-            "start": f"after layer {last} it is {bound:.3g}, and the gradient norm began at "
-            f"{start:.3g}",
-        }[reading.vacuous]
-        return f"{said}, {joint} it is vacuous: {why}."
-
-    @property
-    def largest_seen(self) -> float:
-        """M as seen: the largest gradient norm over all layers and tasks."""
-        return max(layer.largest_norm for layer in self.layers)
-
-    @property
-    def failure_needed(self) -> float:
-        """The δ below which the first theorem's radius would be below the norm at the start."""
-        return self.per_run.constants.failure_needed(self.layers[0].norm)
+        """The result in words."""
+        run, mean, level = self.per_run, self.in_mean, f"{100 * self.confidence:g} % confidence"
+        constants = f"δ = {run.failure:.3g}, ζ = {run.sample_error:.3g}, M = {run.largest_norm:.3g}"
+        return (
+            f"The second theorem's bound, per run ({constants}), {_result(run)} In the mean, with "
+            f"{level} (δ = 0, ζ = {mean.sample_error:.3g}), it {_result(mean)}"
+        )
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each layer, measured numbers and bounds, for CSV."""
-        rows = []
-        for layer in self.layers:
-            row = asdict(layer)
-            constraint = row.pop("constraint") or dict.fromkeys(
-                field.name for field in fields(Constraint)
-            )
-            bounds = {
-                f"{reading.name}_{bound}": plain(getattr(reading, bound)[layer.layer])
-                for reading in self.readings
-                for bound in ("rate_bound", "recursive_bound")
-            }
-            rows.append({**row, **constraint, **bounds})
-        return rows
+        """Return a row for each layer, measurements and bounds, for CSV; None if missing or infinite."""
+        bounds = {f"{name}_bound": getattr(self, name).values for name in ("per_run", "in_mean")}
+        rows = self.layers.assign(**bounds).rename_axis("layer").reset_index()
+        return [plain(row) for row in rows.to_dict("records")]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON; None stands for infinity."""
-        content: dict[str, Any] = plain(asdict(self))
-        for reading in self.readings:
-            content[reading.name]["radius"] = plain(reading.radius)
+        names = ("sentence", "subject", "tasks", "training_tasks", "confidence", "gradient")
         return {
-            "sentence": self.sentence,
-            "holds": self.holds,
-            "vacuous": self.vacuous,
-            "failure_needed": self.failure_needed,
-            **content,
+            **{name: getattr(self, name) for name in names},
+            "per_run": self.per_run.to_dict(),
+            "in_mean": self.in_mean.to_dict(),
+            "fall": asdict(self.fall),
+            "layers": self.rows(),
         }
+
+    def write(self, folder: Path) -> None:
+        """Write certificate.json, certificate.csv, certificate.png and certificate.svg."""
+        from fedsurf.analysis.figures import certificate_figure
+        from fedsurf.evaluation.plots import save
+
+        write_json(folder / "certificate.json", self.to_dict())
+        write_rows(folder / "certificate.csv", self.rows())
+        figure = certificate_figure(self)
+        for kind in ("png", "svg"):
+            save(figure, folder / f"certificate.{kind}")
+
+
+def _result(bound: Bound) -> str:
+    start, last = bound.norms[0], len(bound.norms) - 1
+    result = f"{'holds' if bound.holds else 'does NOT hold'} at every layer"
+    value = f"after layer {last} it is {bound.values[-1]:.3g}"
+    if not bound.vacuous:
+        share = f"{100 * bound.values[-1] / start:.0f} % of the {start:.3g} at the start"
+        return f"{result} and is informative: {value}, {share}."
+    reason = {
+        "infinite": "it is infinite, as the constraint of a layer failed on every task",
+        "largest": f"{value}, and the largest gradient norm was {bound.largest_norm:.3g}",
+        "start": f"{value}, and the gradient norm at the start was {start:.3g}",
+    }[bound.vacuous]
+    return f"{result}, {'but' if bound.holds else 'and'} is vacuous: {reason}."
 
 
 def certify(
@@ -195,10 +234,10 @@ def certify(
     run : Experiment or Path or str
         A trained experiment, or the folder of one.
     tasks : int
-        The number of meta-test tasks, at least 2; those of `evaluate`, which follow from the run's seed.
+        The number of meta-test tasks, at least 2; the first are those of `evaluate`.
     training_tasks : int or None
-        The number of meta-training tasks beside which they are set; as many where None, and at most
-        as many as meta-training had.
+        The number of meta-training tasks, for the sample error; by default as many as meta-test
+        tasks, and at most as many as meta-training had.
     confidence : float
         The level of intervals and limits.
     gradient_examples : {"mini-batch", "all"} or None
@@ -206,70 +245,52 @@ def certify(
         mini-batches their noise makes constraints fail that hold on all examples.
     progress : callable
         Opens a progress bar with a title and a total.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))  # not meta-trained yet
+    >>> found = fedsurf.certify(experiment, tasks=2)
+    >>> found.per_run.vacuous, len(found.layers)
+    ('infinite', 4)
     """
     check_confidence(confidence)
-    if tasks < 2:
-        raise ValueError(
-            f"tasks: got {tasks}, but a certificate takes at least 2, for its intervals"
-        )
+    check_count(tasks, "tasks", 2, ", for confidence intervals")
     experiment = run if isinstance(run, Experiment) else Experiment.load(Path(run))
     config, optimizer = experiment.config, experiment.optimizer
-    there = config.surf.tasks
-    count = min(tasks, there) if training_tasks is None else training_tasks
-    if not 2 <= count <= there:
+    name, available = optimizer.name, config.surf.tasks
+    count = min(tasks, available) if training_tasks is None else training_tasks
+    if not 2 <= count <= available:
         raise ValueError(
-            f"training_tasks: got {count}, but it must be from 2 to {there}, the number of tasks that "
-            "meta-training had"
+            f"training_tasks: got {count}, but it must be from 2 to {available}, as in meta-training"
         )
-    seen = [
-        experiment.tasks.train.draw(seeded(config.seed, "train-task", number))
-        for number in range(count)
-    ]
+    draw = experiment.tasks.train.draw
     test = experiment.test_tasks(tasks)
+    training = [draw(generator(config.seed, "train-task", number)) for number in range(count)]
     imposed = config.surf.descent
     descent = replace(imposed, gradient_examples=gradient_examples or imposed.gradient_examples)
-    with progress(f"{optimizer.name}: gradient norms", tasks + count) as advance:
-        norms = measure_norms(experiment, test, descent, "descent", advance)
-        training_norms = measure_norms(experiment, seen, descent, "certificate", advance)
-    return certificate_of(
-        norms,
-        training_norms,
-        descent,
-        subject=optimizer.name,
-        confidence=confidence,
-        largest_possible=_largest_possible(experiment, [*test, *seen]),
-    )
 
-
-@torch.no_grad()
-def measure_norms(
-    experiment: Experiment,
-    tasks: Sequence[Task],
-    descent: DescentConfig,
-    purpose: str,
-    advance: Callable[[], None],
-) -> Tensor:
-    """Return ‖∇f(W_l)‖ as `descent` takes it, on every task, float64 `[tasks, layers + 1]`.
-
-    `purpose` names the random numbers of the starts and mini-batches.
-    """
-    surf = experiment.config.surf
-    rows = []
-    for number, task in enumerate(tasks):
+    def measure(task: Task, *path: str | int) -> Tensor:
         _, norms = unroll(
-            experiment.optimizer,
-            experiment.optimizer.steps,
+            optimizer,
+            optimizer.steps,
             task,
             experiment.network,
             descent,
-            gradient_batch_size=surf.gradient_batch_size,
-            weighting=surf.weighting,
-            seed=experiment.config.seed,
-            path=(purpose, number),
+            gradient_batch_size=config.surf.gradient_batch_size,
+            weighting=config.surf.weighting,
+            seed=config.seed,
+            path=path,
         )
-        rows.append(norms.double())
         advance()
-    return torch.stack(rows)
+        return norms
+
+    with torch.no_grad(), progress(f"{name}: gradient norms", tasks + count) as advance:
+        norms = [measure(task, "descent", at) for at, task in enumerate(test)]
+        others = [measure(task, "certificate", at) for at, task in enumerate(training)]
+    return certificate_of(
+        torch.stack(norms), torch.stack(others), descent, subject=name, confidence=confidence
+    )
 
 
 def certificate_of(
@@ -279,142 +300,101 @@ def certificate_of(
     *,
     subject: str = "optimizer",
     confidence: float = 0.95,
-    largest_possible: float | None = None,
 ) -> Certificate:
     """Make a certificate from gradient norms at W_0 … W_L.
 
     Parameters
     ----------
-    norms : Tensor
-        On meta-test tasks, `[tasks, layers + 1]`.
-    training_norms : Tensor
-        On meta-training tasks, `[tasks, layers + 1]`.
+    norms, training_norms : Tensor
+        On meta-test and meta-training tasks, `[tasks, layers + 1]`, at least 2 tasks each.
     descent : DescentConfig
-        The constraints. The slack is that of the theorems, a difference of norms, whatever their form.
+        The constraints. Whatever their form, the slack is the theorems' difference of norms.
     subject : str
-        What the optimizer is called.
+        The name of the optimizer.
     confidence : float
         The level of intervals and limits.
-    largest_possible : float or None
-        What the gradient norm cannot exceed at any weights, if known.
     """
-    check_confidence(confidence)
     norms, training_norms = norms.double(), training_norms.double()
-    for name, values in (("norms", norms), ("training_norms", training_norms)):
-        if values.dim() != 2 or values.shape[0] < 2 or values.shape[1] < 2:
-            raise ValueError(
-                f"{name}: got shape {list(values.shape)}, but it must be [tasks, layers + 1], "
-                "of at least 2 tasks and 1 layer"
-            )
+    for argument, values in (("norms", norms), ("training_norms", training_norms)):
         if not values.isfinite().all():
-            bad = int((~values.isfinite()).any(1).sum())
             raise ValueError(
-                f"{name}: got gradient norms that are no numbers on {bad} of {len(values)} tasks: "
-                "the optimizer diverged there, and no bound can hold"
+                f"{argument}: got infinity or NaN, but no bound holds where an optimizer diverges"
             )
-    if norms.shape[1] != training_norms.shape[1]:
-        raise ValueError(
-            f"training_norms: got {training_norms.shape[1] - 1} layers, but norms have "
-            f"{norms.shape[1] - 1}"
-        )
-    epsilon = descent.epsilon
-    layers = layers_of(norms, training_norms, epsilon, confidence)
-    constraints = [layer.constraint for layer in layers if layer.constraint is not None]
-    means = [layer.norm for layer in layers]
-    largest = max(layer.largest_norm for layer in layers)
-    estimated = Constants(
-        epsilon,
-        max(one.sample_error for one in constraints),
-        max(one.failed for one in constraints),
-        largest,
-    )
-    # The limit of δ is that of failing by more than the estimated ζ, which is more than by its limit.
-    limits = Constants(
-        epsilon,
-        max(one.sample_error_limit for one in constraints),
-        max(one.failed_limit for one in constraints),
-        largest if largest_possible is None else largest_possible,
-    )
-    mean_limit = max(0.0, *(one.slack_limit for one in constraints))
-    level = f"{100 * confidence:g} % confidence"
-    readings = (
-        ("per_run", "with the constants as estimated", estimated),
-        ("cautious", f"with the constants' limits at {level}", limits),
-        (
-            "in_mean",
-            f"read in the mean, with {level}",
-            Constants(epsilon, mean_limit, 0.0, largest),
-        ),
-    )
-    per_run, cautious, in_mean = (
-        _reading(name, about, constants, means, largest) for name, about, constants in readings
+    layers = _measurements(norms, training_norms, descent.epsilon, confidence)
+    bound = partial(
+        Bound,
+        descent.epsilon,
+        largest_norm=float(layers["largest_norm"].max()),
+        norms=tuple(layers["norm"].tolist()),
     )
     return Certificate(
         subject,
         len(norms),
         len(training_norms),
         confidence,
-        _gradient(descent),
+        _gradient_name(descent),
         layers,
-        per_run,
-        cautious,
-        in_mean,
-        largest_possible,
-        fall_of(norms, confidence),
-        check_assumptions(
-            descent,
-            training_slacks=[one.training_slack for one in constraints],
-            training_limits=[one.training_slack_limit for one in constraints],
-            before_where_held=[one.before_where_held for one in constraints],
-            largest=largest,
-            largest_possible=largest_possible,
-        ),
+        bound(float(layers["sample_error"].max()), float(layers["failed"].max())),
+        bound(max(0.0, float(layers["slack_limit"].max())), 0.0),
+        _fall(norms, confidence),
     )
 
 
-def _reading(
-    name: str, about: str, constants: Constants, means: Sequence[float], largest: float
-) -> Reading:
-    start = means[0]
-    rate = tuple(constants.rate_bound(start, layer) for layer in range(len(means)))
-    recursive = tuple(constants.recursive_bound(start, layer) for layer in range(len(means)))
-    return Reading(
-        name,
-        about,
-        constants,
-        rate,
-        recursive,
-        # What follows from the constants by algebra alone may miss by rounding.
-        all(mean <= bound * (1 + 1e-9) for mean, bound in zip(means, rate, strict=True)),
-        vacuity(rate[-1], start, largest),
-        vacuity(recursive[-1], start, largest),
-    )
-
-
-def _gradient(descent: DescentConfig) -> str:
+def _gradient_name(descent: DescentConfig) -> str:
     where = {
         "stacked": "all agents' gradients, each at its own weights",
         "average": "the gradient at the network's average weights",
     }[descent.gradient_of]
     norm = {"frobenius": "Frobenius norm", "root-mean-square": "root mean square over agents"}
-    on = {"mini-batch": "mini-batches", "all": "all training examples"}[descent.gradient_examples]
-    return f"{norm[descent.norm]} of {where}, on {on}"
+    on = {"mini-batch": "mini-batches", "all": "all training examples"}
+    return f"{norm[descent.norm]} of {where}, on {on[descent.gradient_examples]}"
 
 
-def _largest_possible(experiment: Experiment, tasks: Sequence[Task]) -> float:
-    """Return what the gradient norm cannot exceed on any of the tasks, at any weights.
+def _measurements(
+    norms: Tensor, training_norms: Tensor, epsilon: float, confidence: float
+) -> pd.DataFrame:
+    """Return the table of layers, from gradient norms `[tasks, layers + 1]`."""
+    mean, low, high = mean_interval(norms, confidence)
+    measured = {
+        "norm": mean,
+        "norm_low": low,
+        "norm_high": high,
+        "norm_spread": norms.std(0),
+        "largest_norm": torch.cat([norms, training_norms]).amax(0),
+    }
+    slacks, training_slacks = slack(norms.T, epsilon).T, slack(training_norms.T, epsilon).T
+    mean, low, high = mean_interval(slacks, confidence)
+    gaps = (mean - training_slacks.mean(0)).abs()
+    before = norms[:, :-1]
+    rounding = ROUNDING_ERROR * before
+    failed = slacks > gaps.max() + rounding
+    held = zip(before.T, ~failed.T, strict=True)
+    constraints = {
+        "slack": mean,
+        "slack_low": low,
+        "slack_high": high,
+        # Bonferroni: limits at this level at each layer hold for all layers at once.
+        "slack_limit": upper_limit(slacks, 1 - (1 - confidence) / slacks.shape[1]),
+        "training_slack": training_slacks.mean(0),
+        "sample_error": gaps,
+        "violated": (slacks > rounding).double().mean(0),
+        "failed": failed.double().mean(0),
+        "before_where_held": torch.stack([norm[ok].mean() / norm.mean() for norm, ok in held]),
+    }
+    start = norms.new_full((1,), math.nan)
+    measured |= {name: torch.cat([start, values]) for name, values in constraints.items()}
+    return pd.DataFrame({name: values.numpy() for name, values in measured.items()})
 
-    An example's gradient under a softmax head is [x, 1] times P − Y, and ‖P − Y‖ ≤ √2.
-    """
-    surf, limits = experiment.config.surf, []
-    for task in tasks:
-        share = task.agent_weights(surf.weighting).double()
-        lengths = (task.train.x.double().square().sum(2) + 1).mul(2).sqrt().amax(1)
-        if surf.descent.gradient_of == "average":
-            limit = share @ lengths
-        elif surf.descent.norm == "frobenius":
-            limit = torch.linalg.vector_norm(share * lengths)
-        else:
-            limit = (share @ lengths.square()).sqrt()
-        limits.append(float(limit))
-    return max(limits)
+
+def _fall(norms: Tensor, confidence: float) -> Fall:
+    """Fit an exponential to every task's norms, and to their mean."""
+    layers = torch.arange(norms.shape[1], dtype=norms.dtype)
+    centred = layers - layers.mean()
+    weights = centred / centred.square().sum()
+    slopes = norms.clamp(min=MIN_NORM).log() @ weights
+    slope, low, high = (float(value) for value in mean_interval(slopes, confidence))
+    logs = norms.mean(0).clamp(min=MIN_NORM).log()
+    residual = logs - logs.mean() - centred * (logs @ weights)
+    total = float((logs - logs.mean()).square().sum())
+    explained = 1 - float(residual.square().sum()) / total if total else 1.0
+    return Fall(math.exp(slope), math.exp(low), math.exp(high), explained)

@@ -47,33 +47,6 @@ def upper_limit(values: Tensor, confidence: float) -> Tensor:
     return _t_interval(values, confidence, "less")[1]
 
 
-def gap_limit(left: Tensor, right: Tensor, confidence: float) -> Tensor:
-    """Return an upper confidence limit of the distance of two means (Welch's t).
-
-    It is the distance of the sample means plus the half width of the two-sided interval of their
-    difference; `left` and `right` are independent samples along the first dimension.
-    """
-    check_confidence(confidence)
-    from scipy.stats import ttest_ind
-
-    with warnings.catch_warnings(action="ignore"):  # equal values
-        test = ttest_ind(left.numpy(), right.numpy(), equal_var=False)
-        interval = test.confidence_interval(confidence)
-    half: Tensor = left.new_tensor((interval.high - interval.low) / 2)
-    return (left.mean(0) - right.mean(0)).abs() + half
-
-
-def share_limit(hits: int, count: int, confidence: float) -> float:
-    """Return the upper Clopper-Pearson limit of a probability after `hits` of `count` trials."""
-    check_confidence(confidence)
-    if not 0 <= hits <= count or count < 1:
-        raise ValueError(f"hits: got {hits} of {count}, but it must be from 0 to a positive count")
-    from scipy.stats import binomtest
-
-    test = binomtest(hits, count, alternative="less")
-    return float(test.proportion_ci(confidence, method="exact").high)
-
-
 def _t_interval(values: Tensor, confidence: float, alternative: str) -> tuple[Tensor, Tensor]:
     check_confidence(confidence)
     if len(values) < 2:

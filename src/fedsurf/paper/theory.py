@@ -72,7 +72,7 @@ def judge(certified: Certified) -> list[Claim]:
     layers, reading = certified["layers"], certified["per_run"]
     last = layers[-1]
     error = last["norm_spread"] / sqrt(certified["tasks"])
-    bound = reading["rate_bound"][-1]
+    bound = reading["values"][-1]
     bounded = Claim(
         "theory-bound",
         "E‖∇f(W_L)‖ ≤ (1 − δ)^L (1 − ε)^L E‖∇f(W_0)‖ + (ζ + δM/(1 − δ))/ε.",
@@ -123,7 +123,7 @@ def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
             )
             low, high = ([layer[f"norm_{end}"] for layer in layers] for end in ("low", "high"))
             left.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
-            limits = [layer["constraint"] for layer in layers[1:]]
+            limits = layers[1:]
             slacks = [one["slack"] for one in limits]
             errors = [
                 [one["slack"] - one["slack_low"] for one in limits],
@@ -145,7 +145,7 @@ def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
             ("per_run", "--", "bound, constants as measured"),
             ("in_mean", ":", "bound, read in the mean"),
         ):
-            bounds = [float("nan") if b is None else b for b in certified[reading]["rate_bound"]]
+            bounds = [float("nan") if b is None else b for b in certified[reading]["values"]]
             left.plot(range(len(bounds)), bounds, color="black", linestyle=style, label=label)
         left.set_yscale("log")
         left.set_ylabel("gradient norm ‖∇f(W_l)‖")
@@ -163,12 +163,7 @@ def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
 def _rows(certificates: Mapping[str, Certified], pretrained: Tensor) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for label, certified in certificates.items():
-        for layer in certified["layers"]:
-            row = {"curve": label, **{k: v for k, v in layer.items() if k != "constraint"}}
-            row |= layer["constraint"] or {}
-            for reading in ("per_run", "cautious", "in_mean"):
-                row[f"{reading}_bound"] = certified[reading]["rate_bound"][layer["layer"]]
-            rows.append(row)
+        rows += [{"curve": label, **layer} for layer in certified["layers"]]
     for layer, norm in enumerate(pretrained.mean(0).tolist()):
         rows.append({"curve": SURF_T, "layer": layer, "norm": norm})
     return rows
