@@ -398,7 +398,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--data",
         nargs="+",
         choices=on_graphs,
-        default=["digits", "made-spectra"],
+        default=["digits", "synthetic-spectra"],
         metavar="STUDY",
         help="some of: " + ", ".join(on_graphs),
     )

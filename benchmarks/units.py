@@ -83,7 +83,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    studies = ["mnist", "digits", "made-glyphs", "made-genes", "made-words", "made-table"]
+    studies = [
+        "mnist",
+        "digits",
+        "synthetic-glyphs",
+        "synthetic-genes",
+        "synthetic-words",
+        "synthetic-table",
+    ]
     every = ["cifar10", *studies, *TABLES]
     parser.add_argument("--draws", type=int, default=10, help="tasks of each case")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of communication")

@@ -240,7 +240,7 @@ def test_any_beginning_of_the_embedded_data_is_balanced():
 def test_the_catalogue_says_what_is_where(home):
     status = {entry.name: entry.status for entry in sources.catalogue()}
     assert status["digits"] == "inside the package"
-    generated = [entry for entry in sources.catalogue() if entry.name.startswith("made-")]
+    generated = [entry for entry in sources.catalogue() if entry.name.startswith("synthetic-")]
     assert len(generated) == 8
     for entry in generated:
         assert entry.status == "inside the package"

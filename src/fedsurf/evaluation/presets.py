@@ -138,7 +138,7 @@ _CIFAR = StudyConfig(
 _HETEROGENEOUS = TaskConfig(partition="dirichlet", alpha=0.3)
 
 
-def _made(
+def _synthetic(
     source: str,
     description: str,
     *,
@@ -190,15 +190,17 @@ STUDIES: dict[str, StudyPreset] = {
         "CIFAR-10, 64 features of EfficientNet-lite0, a server, to which 10 of 100 agents report.",
         replace(_CIFAR, network=_STAR),
     ),
-    **_made("made-words", "Bags of 256 words, 20 classes"),
-    **_made("made-spectra", "Energies in 32 bands, 12 classes"),
-    **_made("made-table", "A table of 36 mixed columns, 5 classes"),
-    **_made("made-clusters", "Classes of four clusters, 16 features, 8 classes"),
-    **_made("made-curve", "Stretches of a curve, 10 features, 10 ordered classes"),
-    **_made("made-teacher", "Labels from a linear softmax, 40 features, 15 classes"),
-    **_made("made-glyphs", "Drawn glyphs, 64 principal components, 50 classes", components=64),
-    **_made(
-        "made-genes",
+    **_synthetic("synthetic-words", "Bags of 256 words, 20 classes"),
+    **_synthetic("synthetic-spectra", "Energies in 32 bands, 12 classes"),
+    **_synthetic("synthetic-table", "A table of 36 mixed columns, 5 classes"),
+    **_synthetic("synthetic-clusters", "Classes of four clusters, 16 features, 8 classes"),
+    **_synthetic("synthetic-curve", "Stretches of a curve, 10 features, 10 ordered classes"),
+    **_synthetic("synthetic-teacher", "Labels from a linear softmax, 40 features, 15 classes"),
+    **_synthetic(
+        "synthetic-glyphs", "Drawn glyphs, 64 principal components, 50 classes", components=64
+    ),
+    **_synthetic(
+        "synthetic-genes",
         "Noisy counts of 120 genes, 20 classes, few examples",
         task=TaskConfig(agents=40, train_examples=35),
     ),

@@ -17,9 +17,9 @@ from fedsurf.tasks.sources.digits import DIGITS
 from fedsurf.tasks.sources.embedded import FASHION_MNIST_MINI
 from fedsurf.tasks.sources.fetch import FetchError, Way, fetch
 from fedsurf.tasks.sources.idx import FASHION_MNIST, MNIST
-from fedsurf.tasks.sources.made import MADE
 from fedsurf.tasks.sources.mnist_5k import MNIST_5K
 from fedsurf.tasks.sources.source import MissingDataError, Source
+from fedsurf.tasks.sources.synthetic import SYNTHETIC
 
 __all__ = [
     "Entry",
@@ -34,7 +34,7 @@ __all__ = [
 
 _SOURCES = {
     source.name: source
-    for source in (FASHION_MNIST_MINI, DIGITS, MNIST_5K, MNIST, FASHION_MNIST, CIFAR10, *MADE)
+    for source in (FASHION_MNIST_MINI, DIGITS, MNIST_5K, MNIST, FASHION_MNIST, CIFAR10, *SYNTHETIC)
 }
 
 

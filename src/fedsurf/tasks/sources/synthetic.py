@@ -193,8 +193,9 @@ def _taking_turns(classes: int) -> Array:
 
 def _source(name: str, about: str, classes: int, draw: Draw) -> Source:
     def read(_: Path) -> Dataset:
-        # Each family has a stream of its own: changing one leaves the others as they are.
-        stream = np.random.SeedSequence([SEED, *name.encode()])
+        # Each family has its own stream: changing one leaves the others as they are.
+        key = f"made-{name.removeprefix('synthetic-')}"
+        stream = np.random.SeedSequence([SEED, *key.encode()])
         x, y = draw(np.random.Generator(np.random.PCG64(stream)))
         x = (np.rint(x * GRID) / GRID).astype(np.float32)
         return Dataset.from_arrays(
@@ -210,13 +211,15 @@ def _source(name: str, about: str, classes: int, draw: Draw) -> Source:
     )
 
 
-MADE = (
-    _source("made-words", "counts of 256 words in 20 kinds of documents", 20, words),
-    _source("made-spectra", "32 band energies of 12 humming machines", 12, spectra),
-    _source("made-table", "36 mixed columns about 5 kinds of customers", 5, table),
-    _source("made-clusters", "8 classes of 4 clusters each, 16 features", 8, clusters),
-    _source("made-curve", "10 ordered classes along a curve, 10 features", 10, curve),
-    _source("made-teacher", "15 classes that a linear softmax labels, 40 features", 15, teacher),
-    _source("made-glyphs", "50 letters of an invented script, 100 pixels", 50, glyphs),
-    _source("made-genes", "noisy counts of 120 genes in 20 types of cells", 20, genes),
+SYNTHETIC = (
+    _source("synthetic-words", "counts of 256 words in 20 kinds of documents", 20, words),
+    _source("synthetic-spectra", "32 band energies of 12 humming machines", 12, spectra),
+    _source("synthetic-table", "36 mixed columns about 5 kinds of customers", 5, table),
+    _source("synthetic-clusters", "8 classes of 4 clusters each, 16 features", 8, clusters),
+    _source("synthetic-curve", "10 ordered classes along a curve, 10 features", 10, curve),
+    _source(
+        "synthetic-teacher", "15 classes that a linear softmax labels, 40 features", 15, teacher
+    ),
+    _source("synthetic-glyphs", "50 letters of an invented script, 100 pixels", 50, glyphs),
+    _source("synthetic-genes", "noisy counts of 120 genes in 20 types of cells", 20, genes),
 )
