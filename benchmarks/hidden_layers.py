@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsurf
-from fedsurf.algorithms import Algorithm, Centralised
-from fedsurf.algorithms.common_start import CommonStart
+from fedsurf.algorithms import Algorithm, Centralised, SharedStart
 from fedsurf.common.statistics import standard_error
 from fedsurf.evaluation.methods import Method, Settings, method_named
 from fedsurf.evaluation.run import Trajectories, run_all
@@ -29,7 +28,7 @@ from fedsurf.tasks.task import Task
 STRENGTHS = (1e-3, 3e-3, 1e-2)
 """Penalties of centralised training, among which validation chooses."""
 CENTRAL_ITERATIONS = 300
-START = CommonStart()
+START = SharedStart()
 Comparison = tuple[ModuleModel, list[Task], list[Task], Network]
 """What is trained, the validation tasks, the meta-test tasks and the network."""
 

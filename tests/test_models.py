@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from fedsurf.algorithms import DGD
-from fedsurf.models import Model, ModuleModel, SoftmaxHead
+from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
@@ -358,24 +358,3 @@ def test_a_frozen_parameter_is_refused_since_it_would_be_trained():
     module = nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"^module: got the frozen parameter 0\.weight"):
         ModuleModel(module)
-
-
-class Unfinished(Model):
-    """A model that does not say how many weights it has."""
-
-    def logits(self, weights, x):
-        raise NotImplementedError
-
-    loss = gradient = logits
-
-
-def test_a_model_that_does_not_say_how_many_weights_it_has_is_refused():
-    data = draw_examples(0)
-    task, network, model = Task(data, data, 3), Network(nx.path_graph(3)), Unfinished()
-    with pytest.raises(
-        TypeError, match=r"^model: got a Unfinished without parameters, .* set self"
-    ):
-        DGD(model).init(task, network, seeded(0))
-    model.parameters = nn.Linear(1, 1).parameters
-    with pytest.raises(TypeError, match=r"^model\.parameters: got .* must be a whole number"):
-        DGD(model).init(task, network, seeded(0))

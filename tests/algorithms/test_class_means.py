@@ -148,7 +148,7 @@ def test_the_start_is_drawn_like_any_methods_and_the_same_seed_gives_the_same_bi
 
 
 def test_other_models_and_tasks_are_refused():
-    with pytest.raises(ValueError, match=r"^model: got a ModuleModel, .*must be a SoftmaxHead"):
+    with pytest.raises(TypeError, match=r"^model: got ModuleModel, .*must be a SoftmaxHead"):
         ClassMeans(ModuleModel(nn.Linear(3, 3)))
     network = Network(nx.cycle_graph(4), "metropolis")
     with pytest.raises(ValueError, match=r"^task: got 3 features and 3 classes, .*5 features"):

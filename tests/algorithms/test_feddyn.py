@@ -113,7 +113,7 @@ def test_a_single_agent_settles_at_its_optimum():
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf")])
 def test_alpha_must_be_positive(alpha):
-    with pytest.raises(ValueError, match=r"^alpha: got .*, but it must be positive"):
+    with pytest.raises(ValueError, match=r"^alpha: got .*, but it must be a finite number above 0"):
         FedDyn(SoftmaxHead(3, 3), alpha=alpha)
 
 

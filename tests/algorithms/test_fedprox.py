@@ -97,5 +97,7 @@ def test_a_single_agent_settles_at_its_optimum():
 
 @pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf")])
 def test_the_term_cannot_be_negative_or_infinite(mu):
-    with pytest.raises(ValueError, match=r"^mu: got .*, but it must be at least 0"):
+    with pytest.raises(
+        ValueError, match=r"^mu: got .*, but it must be a finite number, at least 0"
+    ):
         FedProx(SoftmaxHead(3, 3), mu=mu)

@@ -11,7 +11,8 @@ from drawn import weights as draw_weights
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from fedsurf.algorithms.local_only import LocalOnly, local_optimum
+from fedsurf.algorithms.local import local_optimum
+from fedsurf.algorithms.local_only import LocalOnly
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples

@@ -8,7 +8,7 @@ from drawn import task as draw_task
 from torch import nn
 
 from fedsurf.algorithms.algorithm import Start
-from fedsurf.algorithms.local_only import local_optimum
+from fedsurf.algorithms.local import local_optimum
 from fedsurf.algorithms.one_shot import OneShot
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork

@@ -56,7 +56,7 @@ def test_a_server_has_the_ridge_of_the_agents_that_it_has_heard():
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_over_a_graph_it_converges_to_the_ridge_of_the_pooled_examples(accelerated):
     task, network = draw_task(2, 8, train=8, masked=True), Network(nx.cycle_graph(8), "metropolis")
-    state = rounds(Ridge(SoftmaxHead(3, 3), 0.1, accelerated), task, network, 150)
+    state = rounds(Ridge(SoftmaxHead(3, 3), 0.1, accelerated=accelerated), task, network, 150)
     expected = pooled_ridge(task.train.pooled(), 0.1).expand(8, -1)
     torch.testing.assert_close(state.weights, expected, rtol=1e-8, atol=1e-8)
 
@@ -150,7 +150,7 @@ def test_in_float32_it_is_near_the_solution_in_float64():
 def test_bad_arguments_are_refused(strength):
     with pytest.raises(ValueError, match=r"^strength: got .* finite number above 0"):
         Ridge(SoftmaxHead(3, 3), strength)
-    with pytest.raises(ValueError, match=r"^model: got a ModuleModel"):
+    with pytest.raises(TypeError, match=r"^model: got ModuleModel"):
         Ridge(ModuleModel(nn.Linear(3, 3)))
 
 
@@ -165,5 +165,5 @@ def test_deviations_that_drown_beside_the_mean_in_single_precision_are_refused()
 
     assert begin(2000.0, torch.float32).weights.isfinite().all()
     assert begin(3000.0, torch.float64).weights.isfinite().all()
-    with pytest.raises(ValueError, match=r"^task: got the feature 0 with the mean 2100 .* centre"):
+    with pytest.raises(ValueError, match=r"^task: got feature 0 with mean 2100 .* centre"):
         begin(2100.0, torch.float32)

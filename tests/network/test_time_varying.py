@@ -277,7 +277,7 @@ def test_gossip_is_plain_where_links_change():
 
 
 def test_quantised_differences_are_refused_where_links_change():
-    with pytest.raises(ValueError, match=r"^bits: got 8 on a network with .* links that change"):
+    with pytest.raises(ValueError, match=r"^bits: got 8 on a network with .* changing links"):
         DFedAvgM(HEAD, bits=8).init(draw_task(4), TimeVaryingNetwork(halves(4)), seeded(0))
 
 

@@ -11,8 +11,7 @@ import torch
 from decentralised import lopsided_graph
 from torch import nn
 
-from fedsurf.algorithms import Start
-from fedsurf.algorithms.common_start import CommonStart
+from fedsurf.algorithms import SharedStart, Start
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, StarNetwork, with_faults
 from fedsurf.tasks.examples import Examples
@@ -239,7 +238,7 @@ def test_it_learns_as_drawn_and_more_rounds_help():
     model = ModuleModel(nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, CLASSES)))
     losses = []
     for rounds in (1, 5, 20):
-        weights = run(task, network(), rounds, learned, CommonStart(), model).weights
+        weights = run(task, network(), rounds, learned, SharedStart(), model).weights
         losses.append(float(model.pooled_loss(weights, task.test).mean()))
     assert losses[0] > losses[1] > losses[2]
     assert losses[2] < 0.6
@@ -253,8 +252,8 @@ def test_it_trains_a_convolution_with_a_normalisation():
     task = drawn.task(5, AGENTS, 12, 50, 16, CLASSES, dtype=torch.float32)
     learned = GradientTransfer(GradientTransferConfig(), drawn.seeded(0)).requires_grad_(False)
     model, over = ModuleModel(net), network()
-    before = CommonStart().draw(over, model, drawn.seeded(0))
-    after = run(task, over, 20, learned, CommonStart(), model).weights
+    before = SharedStart().draw(over, model, drawn.seeded(0))
+    after = run(task, over, 20, learned, SharedStart(), model).weights
     first, last = (model.pooled_loss(one, task.test).mean() for one in (before, after))
     assert last < 0.5 * first
 

@@ -1,18 +1,21 @@
-"""What an algorithm is: `init` and `step` over a state of tensors, classical and learned ones alike.
+"""The interface of an algorithm: `init` and `step` over a state of tensors, classical and learned alike.
 
 An algorithm sees its own agents' rows and `network.mix` (or `mix_parts`), nothing else of the network:
-if it is written against this interface, it is decentralised.
+code written against this interface is decentralised.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_number, check_whole
-from fedsurf.models import Model
+from fedsurf.algorithms.checks import check_batch_size, check_fits
+from fedsurf.common.checks import check_not_negative, check_number, check_positive
+from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
@@ -20,7 +23,7 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True)
 class State:
-    """What an algorithm carries from step to step: tensors and numbers only.
+    """Tensors and numbers that an algorithm carries from step to step.
 
     Attributes
     ----------
@@ -34,17 +37,38 @@ class State:
     steps: int = 0
 
 
+OwnState = TypeVar("OwnState", bound=State)
+
+
 class Algorithm(Protocol):
-    """A method that trains `model` on a task over a network, step by step."""
+    """A method that trains `model` on a task over a network, step by step.
+
+    Examples
+    --------
+    Two agents with one feature each train a classifier by hand; `fedsurf.run` does the same.
+
+    >>> import networkx as nx, torch
+    >>> from fedsurf import Examples, Network, SoftmaxHead, Task, generator
+    >>> from fedsurf.algorithms import DGD
+    >>> examples = Examples(torch.tensor([[[0.0], [1.0]]] * 2), torch.tensor([[0, 1]] * 2))
+    >>> task = Task(examples, examples, classes=2)
+    >>> network = Network(nx.path_graph(2), "metropolis")
+    >>> algorithm = DGD(SoftmaxHead(features=1, classes=2), step_size=0.5)
+    >>> state = algorithm.init(task, network, generator(0))
+    >>> for _ in range(3):
+    ...     state = algorithm.step(state, task, network, generator(0))
+    >>> state.weights.shape, network.rounds
+    (torch.Size([2, 4]), 3)
+    """
 
     @property
     def name(self) -> str:
-        """What tables and figures call it."""
+        """The name in tables and figures."""
         ...
 
     @property
     def model(self) -> Model:
-        """What it trains."""
+        """The model that agents train."""
         ...
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
@@ -56,23 +80,40 @@ class Algorithm(Protocol):
         ...
 
 
-def check_deviation(deviation: float, argument: str = "deviation") -> None:
-    """Raise unless weights can be drawn with this standard deviation."""
-    check_number(deviation, argument)
-    if not 0 <= deviation < math.inf:
-        raise ValueError(f"{argument}: got {deviation}, but it must be a finite number, at least 0")
+def own_state(state: State, kind: type[OwnState]) -> OwnState:
+    """Return `state` as the kind that a method's `init` returns, or raise if it is another method's."""
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"state: got a {type(state).__name__}, but it must be the {kind.__name__} of this method's init"
+        )
+    return state
+
+
+def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:
+    """Return each agent's gradient ∇f_i(w_i), and zero for a server, `[nodes, parameters]`."""
+    gradient = model.gradient(network.agent_rows(weights), examples)
+    if not network.server:
+        return gradient
+    return torch.cat([torch.zeros_like(gradient[:1]), gradient])
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where all methods start: W_0 ~ N(mean, deviation²), independent for every agent and weight.
+    """Independent initial weights, W_0 ~ N(mean, deviation²) for every agent and weight.
 
     Attributes
     ----------
     mean : float
-        The mean of the initial weights.
+        Mean of the initial weights.
     deviation : float
         Their standard deviation; with 0 all agents start at the mean.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> from fedsurf import Network, SoftmaxHead, generator
+    >>> Start(deviation=0.1).draw(Network(nx.path_graph(3)), SoftmaxHead(4, 2), generator(0)).shape
+    torch.Size([3, 10])
     """
 
     mean: float = 0.0
@@ -81,8 +122,8 @@ class Start:
     def __post_init__(self) -> None:
         check_number(self.mean, "mean")
         if not math.isfinite(self.mean):
-            raise ValueError(f"mean: got {self.mean}, but weights start at a finite number")
-        check_deviation(self.deviation)
+            raise ValueError(f"mean: got {self.mean}, but it must be a finite number")
+        check_not_negative(self.deviation, "deviation")
 
     def draw(
         self,
@@ -96,41 +137,103 @@ class Start:
         return self.mean + self.deviation * torch.randn(shape, generator=generator, dtype=dtype)
 
 
-def check_algorithm(algorithm: object) -> None:
-    """Raise unless an object has everything that a run asks of an algorithm."""
-    missing = [name for name in ("name", "model", "init", "step") if not hasattr(algorithm, name)]
-    if missing:
-        way = ": use what its on(model, rounds) returns" if hasattr(algorithm, "on") else ""
-        raise TypeError(
-            f"algorithm: got a {type(algorithm).__name__} without {' and '.join(missing)}, but it must have "
-            f"name, model, init and step{way}"
-        )
+@dataclass(frozen=True)
+class SharedStart(Start):
+    """The same initial weights at all agents, for networks with hidden layers.
+
+    Averages of independently drawn networks are close to zero, where all hidden units are alike. Agents
+    that share a seed draw the same weights without a message.
+
+    Matrices have entries N(mean, deviation² / fan-in). Vectors are zero (biases), or one if their name
+    ends in `weight` (scales of a normalisation).
+
+    Examples
+    --------
+    >>> import networkx as nx, torch
+    >>> from fedsurf import ModuleModel, Network, generator
+    >>> model = ModuleModel(torch.nn.Linear(4, 2))
+    >>> weights = SharedStart().draw(Network(nx.path_graph(3)), model, generator(0))
+    >>> bool((weights == weights[0]).all())
+    True
+    """
+
+    def draw(
+        self,
+        network: Network,
+        model: Model,
+        generator: torch.Generator,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Draw W_0, `[nodes, parameters]`."""
+        if not isinstance(model, ModuleModel):
+            raise TypeError(f"model: got a {type(model).__name__}, but it must be a ModuleModel")
+        pieces = []
+        for (name, shape), inputs in zip(model.shapes.items(), fan_ins(model.shapes), strict=True):
+            if len(shape) > 1:
+                drawn = torch.randn(shape.numel(), generator=generator, dtype=dtype)
+                pieces.append(self.mean + self.deviation / math.sqrt(inputs) * drawn)
+            else:
+                value = 1.0 if name.endswith("weight") else 0.0
+                pieces.append(torch.full((shape.numel(),), value, dtype=dtype))
+        return torch.cat(pieces).repeat(network.nodes, 1)
 
 
-def check_fits(task: Task, network: Network, model: Model | None = None) -> None:
-    """Raise unless every agent of the network has its examples in the task, and the model takes them."""
-    if task.agents != network.agents:
-        raise ValueError(
-            f"task: got examples of {task.agents} agents, but the network has {network.agents} agents"
-        )
-    if model is not None:
-        check_parameters(model)
-        model.check_takes(task.train, task.classes)
+def fan_ins(shapes: Mapping[str, torch.Size]) -> list[int]:
+    """Return the number of inputs of an output of each tensor; vectors share it with their matrix."""
+    found, inputs = [], 1
+    for shape in shapes.values():
+        if len(shape) > 1:
+            inputs = max(1, shape.numel() // shape[0])
+        found.append(inputs)
+    return found
 
 
-def check_parameters(model: Model) -> None:
-    """Raise unless a model says how many weights an agent has."""
-    if not hasattr(model, "parameters"):
-        raise TypeError(
-            f"model: got a {type(model).__name__} without parameters, but it must have the number of "
-            "weights of one agent there: set self.parameters"
-        )
-    check_whole(model.parameters, "model.parameters")
+@dataclass(frozen=True)
+class GradientMethod(ABC):
+    """A method that combines gradients and mixing, one round a step.
 
+    Attributes
+    ----------
+    model : Model
+        The model that agents train.
+    step_size : float
+        The step β.
+    batch_size : int or None
+        Examples of a mini-batch; all of an agent's examples where None.
+    start : Start
+        The distribution of W_0.
+    """
 
-def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:
-    """Return each agent's gradient ∇f_i(w_i), and zero for a server, `[nodes, parameters]`."""
-    gradient = model.gradient(network.agent_rows(weights), examples)
-    if not network.server:
-        return gradient
-    return torch.cat([torch.zeros_like(gradient[:1]), gradient])
+    model: Model
+    step_size: float = 0.1
+    batch_size: int | None = field(default=None, kw_only=True)
+    start: Start = field(default_factory=Start, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_positive(self.step_size, "step_size")
+        check_batch_size(self.batch_size)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The method's name."""
+
+    @abstractmethod
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Return the state before the first step."""
+
+    @abstractmethod
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+        """Return the state after one more round."""
+
+    def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
+        check_fits(task, network, self.model)
+        return self.start.draw(network, self.model, generator, task.train.x.dtype)
+
+    def _gradient(
+        self, weights: Tensor, task: Task, network: Network, generator: torch.Generator
+    ) -> Tensor:
+        batch = task.train
+        if self.batch_size is not None:
+            batch = task.train.draw(self.batch_size, generator)
+        return node_gradient(self.model, network, weights, batch)

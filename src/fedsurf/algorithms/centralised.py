@@ -1,13 +1,4 @@
-"""Centralised training: the ceiling. All agents' examples in one place, to optimality.
-
-    minimise (1/N) Σ_i loss(x_i, y_i; w) + (strength/2) ‖w‖²,
-
-with the penalty's strength chosen on validation tasks. A softmax head is trained by scikit-learn's
-L-BFGS in float64, until no entry of the gradient is above `TOLERANCE`; its bias is free of the
-penalty. Any other model is trained by the L-BFGS of `local_only`, with one agent who holds everything,
-and the penalty on all weights: to a local minimum if it is smooth, and as far as the iterations reach
-if it has kinks, where the gradient need not vanish.
-"""
+"""Centralised training on the pooled examples, to optimality. The ceiling of a comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,37 +7,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.class_means import check_head_fits, head_weights
-from fedsurf.algorithms.local_only import check_local_training, local_optimum
+from fedsurf.algorithms.checks import check_head_fits
+from fedsurf.algorithms.class_means import head_weights
+from fedsurf.algorithms.local import local_optimum
+from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.randomness import generator
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 
 STRENGTHS = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-"""Penalties λ/2 ‖W‖² beside the mean loss, among which validation chooses."""
+"""Strengths of the penalty that validation chooses from."""
 
 TOLERANCE, TUNING_TOLERANCE = 1e-7, 1e-5
-"""The largest entry that the gradient of a softmax head may have in the end, and while tuning."""
+"""Largest entry of a softmax head's gradient in the end, and while tuning."""
 
 DEVIATION = 0.1
-"""A model that is no softmax head starts at Gaussian weights with this standard deviation."""
+"""Standard deviation of the Gaussian initial weights of any other model."""
 
 
 @dataclass(frozen=True)
 class Centralised:
     """Training on the pooled training examples.
 
+        minimise (1/N) Σ_i loss(x_i, y_i; w) + (strength/2) ‖w‖²
+
+    A softmax head is trained by scikit-learn's L-BFGS in float64, from 0, until no entry of the gradient
+    is above `tolerance`; its bias is free of the penalty. Any other model is trained by `local_optimum`
+    with one agent that holds all examples, from random weights, and the penalty applies to all weights.
+
     Attributes
     ----------
     strength : float
-        The penalty beside the mean loss, positive.
+        The penalty's strength, positive.
     iterations : int
-        Steps of L-BFGS at most.
+        Maximum number of L-BFGS steps.
     seed : int
-        Draws where a model that is no softmax head starts. A softmax head starts at 0.
+        Seed of the initial weights of a model other than a softmax head.
     tolerance : float
-        The largest entry that the gradient of a softmax head may have in the end.
+        Largest entry of a softmax head's gradient in the end.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import Examples, SoftmaxHead, Task
+    >>> from fedsurf.algorithms import Centralised
+    >>> examples = Examples(torch.tensor([[[0.0], [1.0]]] * 2), torch.tensor([[0, 1]] * 2))
+    >>> Centralised().accuracy(Task(examples, examples, classes=2))
+    1.0
     """
 
     strength: float = 1e-3
@@ -55,13 +63,14 @@ class Centralised:
     tolerance: float = TOLERANCE
 
     def __post_init__(self) -> None:
-        check_local_training(self.strength, self.iterations)
+        check_positive(self.strength, "strength")
+        check_count(self.iterations, "iterations")
 
     def weights(self, model: Model, task: Task) -> Tensor:
-        """Train `model` and return its weights in the task's type, `[parameters]`.
+        """Train `model` and return its weights in the task's dtype, `[parameters]`.
 
-        Classes without training examples never win with a softmax head: the loss is lowest where
-        their bias is −∞, and they get a low one instead.
+        Classes without training examples never win with a softmax head: their optimal bias is −∞, and
+        they get a low one instead.
         """
         pool = task.train.pooled()
         dtype = pool.x.dtype
@@ -76,7 +85,7 @@ class Centralised:
     def accuracy(self, task: Task, model: Model | None = None) -> float:
         """Train on the pooled training examples; return the accuracy on the pooled test examples.
 
-        A softmax head is trained where no model is given.
+        The default model is a softmax head.
         """
         if model is None:
             model = SoftmaxHead(task.features, task.classes)
@@ -98,8 +107,8 @@ class Centralised:
         classes = np.unique(y)
         rows = np.zeros((model.classes, model.features + 1))
         if len(classes) > 1:
-            # Of two classes scikit-learn trains the difference of the scores, w = w_1 − w_0: its
-            # penalty on ‖w‖² is twice the one on ‖w_0‖² + ‖w_1‖², where w_1 = −w_0 = w/2.
+            # For two classes scikit-learn trains the difference of the scores, w = w_1 − w_0: its
+            # penalty on ‖w‖² is twice the one on ‖w_0‖² + ‖w_1‖², with w_1 = −w_0 = w/2.
             two = len(classes) == 2
             from sklearn.linear_model import LogisticRegression  # slow to import
 

@@ -1,23 +1,16 @@
 """Exact Diffusion: adapt, correct, combine.
 
 K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact diffusion for distributed optimization and
-learning, part I: algorithm development", IEEE Transactions on Signal Processing 67(3), 2019:
-
-    Ψ(l) = W(l−1) − β ∇f(W(l−1))              adapt
-    Φ(l) = Ψ(l) + W(l−1) − Ψ(l−1)             correct
-    W(l) = ½ (I + S) Φ(l)                     combine
-
-with Ψ(0) = W(0), so that the first step is plain diffusion.
+learning, part I: algorithm development", IEEE Transactions on Signal Processing 67(3), 2019.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Start, State, check_fits, node_gradient
-from fedsurf.algorithms.checks import check_averages, check_batch_size, check_step_size, own_state
-from fedsurf.models import Model
+from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
+from fedsurf.algorithms.checks import check_averages
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -36,45 +29,32 @@ class DiffusionState(State):
 
 
 @dataclass(frozen=True)
-class ExactDiffusion:
-    """One round a step with the floats of DGD, and the optimum itself with a constant step.
+class ExactDiffusion(GradientMethod):
+    """Reach the optimum itself with a constant step and DGD's floats; fields as in `GradientMethod`.
 
-    Corrected weights are mixed after the gradient step, which bears larger steps than EXTRA's. It
-    needs a symmetric S whose rows sum to 1 (`Network(graph, "metropolis")`). In a star of whom
-    only some agents report, S changes from round to round: it is exact no longer, and what that
-    does to its corrections adds up, so that the weights drift away in a long run.
+        Ψ(l) = W(l−1) − β ∇f(W(l−1))              adapt
+        Φ(l) = Ψ(l) + W(l−1) − Ψ(l−1)             correct
+        W(l) = ½ (I + S) Φ(l)                     combine
 
-    Attributes
-    ----------
-    model : Model
-        What the agents train.
-    step_size : float
-        The β above.
-    batch_size : int or None
-        Examples of a mini-batch; all of an agent's examples where None, and only then exact.
-    start : Start
-        Where W_0 is drawn.
+    with Ψ(0) = W(0), so that the first step is plain diffusion. Mixing after the gradient step allows
+    larger steps than EXTRA's. S must be symmetric with rows that sum to 1
+    (`Network(graph, "metropolis")`). The method is not exact with mini-batches, nor in a star in which
+    only some agents report: there S changes, and the errors of the corrections add up over a long run.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import ExactDiffusion
+    >>> ExactDiffusion(SoftmaxHead(features=64, classes=10), step_size=0.3).name
+    'Exact Diffusion'
     """
 
-    model: Model
-    step_size: float = 0.1
-    batch_size: int | None = None
-    start: Start = field(default_factory=Start)
-
-    def __post_init__(self) -> None:
-        check_step_size(self.step_size)
-        check_batch_size(self.batch_size)
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "Exact Diffusion"
+    name = "Exact Diffusion"
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> DiffusionState:
         """Draw W_0."""
-        check_fits(task, network, self.model)
         check_averages(network, self.name)
-        weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
+        weights = self._first_weights(task, network, generator)
         return DiffusionState(weights, adapted=weights)
 
     def step(
@@ -82,10 +62,7 @@ class ExactDiffusion:
     ) -> DiffusionState:
         """Adapt, correct, and combine with the neighbours."""
         state = own_state(state, DiffusionState)
-        batch = task.train
-        if self.batch_size is not None:
-            batch = task.train.draw(self.batch_size, generator)
-        gradient = node_gradient(self.model, network, state.weights, batch)
+        gradient = self._gradient(state.weights, task, network, generator)
         adapted = state.weights - self.step_size * gradient
         corrected = adapted + state.weights - state.adapted
         combined = (corrected + network.mix(corrected)) / 2

@@ -1,12 +1,7 @@
 """FedAdam: federated averaging with Adam at the server.
 
 S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar and H. B. McMahan,
-"Adaptive federated optimization", ICLR 2021, Algorithm 2. With Δ the mean of w_k − w_t over the
-agents that report, the server sets, number by number,
-
-    m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      w_{t+1} = w_t + η m / (√v + τ),
-
-from m = 0 and v = τ², without Adam's correction of the first rounds' bias, as in the paper.
+"Adaptive federated optimization", ICLR 2021, Algorithm 2.
 """
 
 from dataclasses import dataclass
@@ -14,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.checks import check_step_size, own_state
-from fedsurf.algorithms.server import ServerMethod, check_below_one, check_positive
+from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.server import ServerMethod
+from fedsurf.common.checks import check_below_one, check_positive
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdamState(State):
-    """The server's moments beside the model.
+    """The model and the server's moments.
 
     Attributes
     ----------
@@ -37,18 +32,32 @@ class FedAdamState(State):
 
 @dataclass(frozen=True)
 class FedAdam(ServerMethod):
-    """FedAvg whose server takes Adam's steps; the rest as of `ServerMethod`.
+    """FedAvg with Adam's steps at the server.
+
+    With Δ the mean of w_k − w_t over the agents that report, the server sets, number by number,
+
+        m ← β₁ m + (1 − β₁) Δ,      v ← β₂ v + (1 − β₂) Δ²,      w_{t+1} = w_t + η m / (√v + τ)
+
+    from m = 0 and v = τ², without Adam's bias correction, as in the paper.
 
     Attributes
     ----------
     server_step_size : float
         The server's step η.
     beta1, beta2 : float
-        How slowly the moments forget, β₁ and β₂.
+        Decay of the moments, β₁ and β₂.
     tau : float
-        How adaptive it is, the paper's τ: the smaller, the more.
+        The paper's τ; the smaller, the more adaptive. The other fields are those of `ServerMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import FedAdam
+    >>> FedAdam(SoftmaxHead(features=64, classes=10), server_step_size=0.1, tau=0.01).name
+    'FedAdam'
     """
 
+    name = "FedAdam"
     server_step_size: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
@@ -56,15 +65,10 @@ class FedAdam(ServerMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_step_size(self.server_step_size, "server_step_size")
-        check_below_one("beta1", self.beta1)
-        check_below_one("beta2", self.beta2)
-        check_positive("tau", self.tau)
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "FedAdam"
+        check_positive(self.server_step_size, "server_step_size")
+        check_below_one(self.beta1, "beta1")
+        check_below_one(self.beta2, "beta2")
+        check_positive(self.tau, "tau")
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> FedAdamState:
         """Draw the server's first model; m = 0 and v = τ²."""

@@ -1,12 +1,7 @@
 """Federated averaging (FedAvg).
 
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communication-efficient
-learning of deep networks from decentralized data", AISTATS 2017. Each called agent k starts at the
-server's model w_t and takes K steps
-
-    w_k ← w_k − η ∇f_k(w_k; mini-batch),
-
-and the server averages: w_{t+1} = Σ_k (n_k/n) w_k over the agents that report.
+learning of deep networks from decentralized data", AISTATS 2017.
 """
 
 from dataclasses import dataclass
@@ -21,19 +16,27 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True)
 class FedAvg(ServerMethod):
-    """Train at the agents, average at the server; hyperparameters as of `ServerMethod`.
+    """Train at the agents and average at the server; fields as in `ServerMethod`.
 
-    With one local step on all examples and all agents reporting it is centralised gradient
-    descent; with more steps and agents that differ, it settles beside the optimum.
+    Each called agent k starts at the server's model w_t and takes K steps; the server averages:
+
+        w_k ← w_k − η ∇f_k(w_k; mini-batch),      w_{t+1} = Σ_k (n_k/n) w_k
+
+    With one local step on all examples of all agents it is centralised gradient descent; with more
+    steps and heterogeneous agents its limit differs from the optimum.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import FedAvg
+    >>> FedAvg(SoftmaxHead(features=64, classes=10), local_steps=6, step_size=0.3).name
+    'FedAvg'
     """
 
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "FedAvg"
+    name = "FedAvg"
 
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the average of what the called agents made of the server's model."""
+        """Return the average of the called agents' trained models."""
         called = self._call(task, network)
         received = called.download(state.weights[0])
         local = self._train(received, called.examples, generator)

@@ -1,12 +1,7 @@
 """FedAvgM: federated averaging with momentum at the server.
 
 T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the effects of non-identical data distribution for
-federated visual classification", arXiv:1909.06335, 2019. With Δ = Σ_k (n_k/n) (w_t − w_k) over the
-agents that report, the server sets
-
-    v ← β v + Δ,      w_{t+1} = w_t − γ v,      v = 0 at the start.
-
-The paper's update has γ = 1.
+federated visual classification", arXiv:1909.06335, 2019.
 """
 
 from dataclasses import dataclass
@@ -14,44 +9,51 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.checks import check_step_size, own_state
-from fedsurf.algorithms.server import ServerMethod, check_below_one
+from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.server import ServerMethod
+from fedsurf.common.checks import check_below_one, check_positive
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgMState(State):
-    """The server's velocity v beside the model, `[parameters]`."""
+    """The model and the server's velocity v, `[parameters]`."""
 
     velocity: Tensor
 
 
 @dataclass(frozen=True)
 class FedAvgM(ServerMethod):
-    """FedAvg whose server follows a heavy ball; the rest as of `ServerMethod`.
+    """FedAvg with a heavy ball at the server.
+
+    With Δ = Σ_k (n_k/n) (w_t − w_k) over the agents that report, the server sets
+
+        v ← β v + Δ,      w_{t+1} = w_t − γ v,      v = 0 at the start
 
     Attributes
     ----------
     momentum : float
         The server's momentum β; with 0, and a server's step of 1, it is FedAvg.
     server_step_size : float
-        The server's step γ.
+        The server's step γ; 1 in the paper. The other fields are those of `ServerMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import FedAvgM
+    >>> FedAvgM(SoftmaxHead(features=64, classes=10), momentum=0.5).name
+    'FedAvgM'
     """
 
+    name = "FedAvgM"
     momentum: float = 0.9
     server_step_size: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_below_one("momentum", self.momentum)
-        check_step_size(self.server_step_size, "server_step_size")
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "FedAvgM"
+        check_below_one(self.momentum, "momentum")
+        check_positive(self.server_step_size, "server_step_size")
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> FedAvgMState:
         """Draw the server's first model; the velocity is zero."""

@@ -1,15 +1,7 @@
 """FedDyn: federated learning with a dynamic regulariser.
 
 D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough and V. Saligrama, "Federated
-learning based on dynamic regularization", ICLR 2021, Algorithm 1. Each called agent k of the set P
-minimises, from the server's model θ^{t−1},
-
-    f_k(θ) − ⟨h_k, θ⟩ + (α/2) ‖θ − θ^{t−1}‖²,
-
-here inexactly, by K gradient steps as all methods take them, and keeps h_k ← h_k − α (θ_k − θ^{t−1}),
-which is ∇f_k(θ_k) where the minimum is reached. With m agents in all, the server sets
-
-    h ← h − α (1/m) Σ_{k in P} (θ_k − θ^{t−1}),      θ^t = mean over P of θ_k − h/α.
+learning based on dynamic regularization", ICLR 2021, Algorithm 1.
 """
 
 from dataclasses import dataclass
@@ -17,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.checks import own_state
-from fedsurf.algorithms.server import ServerMethod, check_positive
+from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.server import ServerMethod
+from fedsurf.common.checks import check_positive
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDynState(State):
-    """The regularisers' gradients beside the model; all are zero at the start.
+    """The model and the regularisers' gradients, which are zero at the start.
 
     Attributes
     ----------
@@ -42,7 +34,16 @@ class FedDynState(State):
 
 @dataclass(frozen=True)
 class FedDyn(ServerMethod):
-    """FedAvg with a regulariser that aligns the agents' optima; the rest as of `ServerMethod`.
+    """FedAvg with a regulariser that aligns the agents' optima.
+
+    Each called agent k of the set P minimises, inexactly by K gradient steps from the server's model θ',
+
+        f_k(θ) − ⟨h_k, θ⟩ + (α/2) ‖θ − θ'‖²,
+
+    and updates h_k ← h_k − α (θ_k − θ'), which is ∇f_k(θ_k) at the minimum. With m agents in all, the
+    server sets
+
+        h ← h − α (1/m) Σ_{k in P} (θ_k − θ'),      θ = mean over P of θ_k − h/α
 
     With `weighting="examples"` the means are weighted by examples, and |P|/m is the called agents'
     share of all examples, so that h stays the weighted mean of all h_k.
@@ -50,20 +51,23 @@ class FedDyn(ServerMethod):
     Attributes
     ----------
     alpha : float
-        The regulariser's strength, the paper's α. Keep `step_size · alpha` below 2, or the steps
-        grow.
+        The regulariser's strength α. With `step_size · alpha` above 2 the steps grow. The other fields
+        are those of `ServerMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import FedDyn
+    >>> FedDyn(SoftmaxHead(features=64, classes=10), alpha=0.1).name
+    'FedDyn'
     """
 
+    name = "FedDyn"
     alpha: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("alpha", self.alpha)
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "FedDyn"
+        check_positive(self.alpha, "alpha")
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> FedDynState:
         """Draw the server's first model; all h are zero."""

@@ -1,11 +1,7 @@
 """FedProx: federated averaging with a proximal term.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar and V. Smith, "Federated optimization in
-heterogeneous networks", MLSys 2020. Each called agent k minimises, inexactly and from w_t,
-
-    f_k(w) + (μ/2) ‖w − w_t‖²,
-
-here by the same K gradient steps as FedAvg, and the server averages as FedAvg does.
+heterogeneous networks", MLSys 2020.
 """
 
 from dataclasses import dataclass
@@ -13,34 +9,43 @@ from dataclasses import dataclass
 import torch
 
 from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.server import ServerMethod, check_not_negative
+from fedsurf.algorithms.server import ServerMethod
+from fedsurf.common.checks import check_not_negative
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class FedProx(ServerMethod):
-    """FedAvg whose agents are drawn back to the server's model; the rest as of `ServerMethod`.
+    """FedAvg whose agents are drawn to the server's model w_t.
+
+    Each called agent k minimises, inexactly by the same K steps from w_t as FedAvg,
+
+        f_k(w) + (μ/2) ‖w − w_t‖²
 
     Attributes
     ----------
     mu : float
-        How strongly, the paper's μ; 0 is FedAvg. Keep `step_size · mu` below 2, or the steps grow.
+        The proximal term's strength μ; 0 is FedAvg. With `step_size · mu` above 2 the steps grow. The
+        other fields are those of `ServerMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import FedProx
+    >>> FedProx(SoftmaxHead(features=64, classes=10), mu=0.01).name
+    'FedProx'
     """
 
+    name = "FedProx"
     mu: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative("mu", self.mu)
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "FedProx"
+        check_not_negative(self.mu, "mu")
 
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the average of what the called agents made of the server's model, near it."""
+        """Return the average of the called agents' trained models."""
         called = self._call(task, network)
         received = called.download(state.weights[0])
         local = self._train(

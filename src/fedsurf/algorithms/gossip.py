@@ -1,4 +1,4 @@
-"""Averaging a statistic of all agents, one round a step: gossip over a graph, or through a server.
+"""Average a statistic of all agents, one round a step: by gossip over a graph, or through a server.
 
 Over a graph, plain gossip x ← S x (S. Boyd, A. Ghosh, B. Prabhakar and D. Shah, "Randomized gossip
 algorithms", IEEE Transactions on Information Theory 52(6), 2006), or the Chebyshev semi-iteration
@@ -9,27 +9,29 @@ distributed optimization in networks", ICML 2017):
     x(1) = S x(0),   x(k+1) = ω(k+1) (S x(k) − x(k−1)) + x(k−1),
     ω(2) = 1 / (1 − λ²/2),   ω(k+1) = 1 / (1 − λ² ω(k)/4),
 
-with λ the second largest absolute eigenvalue of S, which the agents know of their network from the
-set-up on. The distance from the average falls to 1/T_k(1/λ) of its start after k rounds, with T_k
-Chebyshev's polynomial, where plain gossip gets to λ^k. With λ = 0 the two are the same. On the way
-there, the accelerated estimates weigh some agents negatively: they are averages only in the end.
-All this takes the same S in every round. Where messages are lost or late, or links change, the
-acceleration would enlarge what goes wrong in a round: there, gossip is plain.
+with λ the second largest absolute eigenvalue of S, which all agents know. After k rounds the distance
+from the average is 1/T_k(1/λ) of its start, with T_k Chebyshev's polynomial, and λ^k with plain gossip.
+With λ = 0 the two are the same. Early accelerated estimates weight some agents negatively. The
+acceleration needs the same S in every round; where messages are lost or late, or links change, it would
+amplify the errors, and gossip is plain.
 
-Through a server, each agent's statistic is counted once: the server calls agents, those that it has
-not heard yet upload theirs, and its estimate is the mean of all that it has heard so far.
+Through a server, each agent's statistic counts once: called agents upload theirs unless they have done
+so before, and the server's estimate is the mean of all received statistics.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.checks import check_averages
+from fedsurf.algorithms.algorithm import Start, State, own_state
+from fedsurf.algorithms.checks import check_averages, check_fits
+from fedsurf.models import Model
 from fedsurf.network import Network
+from fedsurf.tasks.task import Task
 
 DENSE_UP_TO = 1000
 """Up to this number of nodes all eigenvalues are computed, above it only the one that is needed."""
@@ -40,7 +42,7 @@ Solve = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingState(State):
-    """What a method carries that averages a statistic and solves for weights.
+    """Weights, and the estimates of the mean statistic from which they are solved.
 
     Attributes
     ----------
@@ -50,11 +52,11 @@ class AveragingState(State):
     previous : Tensor
         The estimates one round ago.
     relaxation : float
-        The ω of the last round.
+        ω of the last round.
     contraction : float
-        The λ that the acceleration knows; 0 where there is none.
+        λ of the acceleration; 0 without acceleration.
     heard : Tensor
-        Whose statistic a server has, bool `[agents]`.
+        The agents whose statistic the server has, bool `[agents]`.
     """
 
     values: Tensor
@@ -87,6 +89,55 @@ def second_eigenvalue(network: Network) -> float:
     return float(abs(found[0]))
 
 
+@dataclass(frozen=True)
+class AveragingMethod(ABC):
+    """A method that averages a statistic of the agents and solves for weights, one round a step.
+
+    Attributes
+    ----------
+    model : Model
+        The model that agents train.
+    accelerated : bool
+        Chebyshev-accelerated gossip, or plain.
+    start : Start
+        The distribution of W_0.
+    """
+
+    model: Model
+    accelerated: bool = field(default=True, kw_only=True)
+    start: Start = field(default_factory=Start, kw_only=True)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The method's name."""
+
+    @abstractmethod
+    def _statistics(self, task: Task, weights: Tensor) -> Tensor:
+        """Return the statistics to average, `[agents, size]`, given W_0 `[nodes, parameters]`."""
+
+    @abstractmethod
+    def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
+        """Return weights `[rows, parameters]`, given estimates `[rows, size]` and the weights so far."""
+
+    def init(self, task: Task, network: Network, generator: torch.Generator) -> AveragingState:
+        """Draw W_0 and compute the agents' statistics."""
+        check_fits(task, network, self.model)
+        weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
+        statistics = self._statistics(task, weights)
+        return begin_averaging(weights, statistics, network, accelerated=self.accelerated)
+
+    def step(
+        self,
+        state: State,
+        task: Task,  # noqa: ARG002 - its statistics are in the state
+        network: Network,
+        generator: torch.Generator,  # noqa: ARG002 - nothing is random here
+    ) -> AveragingState:
+        """Average for one round, then solve."""
+        return averaging_step(own_state(state, AveragingState), network, self._solve)
+
+
 def begin_averaging(
     weights: Tensor, statistics: Tensor, network: Network, *, accelerated: bool
 ) -> AveragingState:
@@ -97,13 +148,12 @@ def begin_averaging(
     weights : Tensor
         W_0, `[nodes, parameters]`.
     statistics : Tensor
-        What is to be averaged, `[agents, size]`.
+        The agents' statistics, `[agents, size]`.
     network : Network
-        A star, or a graph with a symmetric S whose rows sum to 1 (`metropolis`); anything else is
-        an error.
+        A star, or a graph with a symmetric S whose rows sum to 1 (`metropolis`).
     accelerated : bool
-        Chebyshev's acceleration instead of plain gossip; through a server, and on a network with
-        faults or with links that change, it changes nothing.
+        Chebyshev's acceleration instead of plain gossip. It has no effect through a server, nor on a
+        network with faults or changing links.
     """
     heard = torch.zeros(len(statistics), dtype=torch.bool)
     if network.server:
@@ -122,12 +172,12 @@ def begin_averaging(
 
 
 def averaging_step(state: AveragingState, network: Network, solve: Solve) -> AveragingState:
-    """Average for one round, and solve for the weights that follow from the new estimates.
+    """Average for one round, and solve for the weights given the new estimates.
 
     Over a graph every link carries the statistic, and every agent solves, unless its estimate moved
-    by no more than rounding. Through a server a called agent uploads its statistic if it has not
-    yet, the server solves, and the called agents download the weights; as in every method through a
-    server, all agents are judged with these.
+    by no more than rounding. Through a server the called agents upload their statistics, the server
+    solves, and the called agents download the weights; as in every method through a server, all agents
+    are judged with the server's weights.
     """
     if network.server:
         return _through_server(state, network, solve)

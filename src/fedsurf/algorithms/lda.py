@@ -1,73 +1,64 @@
 """Linear discriminant analysis, from averaged moments.
 
 R. A. Fisher, "The use of multiple measurements in taxonomic problems", Annals of Eugenics 7(2),
-1936; the shrinkage of J. H. Friedman, "Regularized discriminant analysis", JASA 84(405), 1989. Every
-class is Gaussian with a mean μ_c of its own, a share π_c of the examples, and the covariance Σ that
-all classes share:
-
-    Σ = (1/N) (Σ_x x xᵀ − Σ_c N_c μ_c μ_cᵀ),   Σ_s = (1 − s) Σ + s tr(Σ)/p I,
-    score_c(x) = (Σ_s⁻¹ μ_c)·x − ½ μ_c·Σ_s⁻¹ μ_c + log π_c.
-
-Class sums, counts and the second moment Σ_x x xᵀ are all that it needs. Averaged over the agents
-(`gossip`) they give what the pooled examples give.
+1936; the shrinkage of J. H. Friedman, "Regularized discriminant analysis", JASA 84(405), 1989.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.algorithms.checks import own_state
+from fedsurf.algorithms.checks import check_head, check_head_fits, check_precision
 from fedsurf.algorithms.class_means import (
-    check_head,
-    check_head_fits,
-    check_offset,
     class_means,
     class_sums,
     head_weights,
     seen_classes,
     split_class_sums,
 )
-from fedsurf.algorithms.gossip import AveragingState, averaging_step, begin_averaging
+from fedsurf.algorithms.gossip import AveragingMethod
 from fedsurf.common.checks import check_number
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 
-CHUNK = 2**22
+MAX_MATRIX_NUMBERS = 2**22
 """Numbers in the matrices that are solved at a time: agents are taken in groups of this size."""
 
 
 @dataclass(frozen=True)
-class LDA:
-    """Average the moments, solve for the discriminants: one round a step.
+class LDA(AveragingMethod):
+    """Average moments and solve for the linear discriminants.
 
-    A message holds classes · (p + 1) + p (p + 1)/2 floats with p features: the second moment is
-    symmetric, its upper triangle is sent. In each round every agent whose estimate still moves
-    factorises a p × p matrix in the task's type: p³/6 multiplications, by 100 agents of 64 features
-    together 4·10⁶, of 512 features 2·10⁹. Through a server there is one matrix a round.
+    Every class is Gaussian with its own mean μ_c and share π_c of the examples, and all classes have
+    the same covariance Σ:
 
-    An agent whose Σ_s is not positive definite keeps its weights for the round: that happens in the
-    first rounds of accelerated gossip, whose estimates are not averages yet.
+        Σ = (1/N) (Σ_x x xᵀ − Σ_c N_c μ_c μ_cᵀ),   Σ_s = (1 − s) Σ + s tr(Σ)/p I,
+        score_c(x) = (Σ_s⁻¹ μ_c)·x − ½ μ_c·Σ_s⁻¹ μ_c + log π_c
+
+    Class sums, counts and the second moment Σ_x x xᵀ, averaged over the agents, give the solution of
+    the pooled examples. A message holds classes · (p + 1) + p (p + 1)/2 floats with p features: of the
+    symmetric second moment, the upper triangle is sent. In each round every agent whose estimate still
+    moves factorises a p × p matrix; through a server only the server does. An agent whose Σ_s is not
+    positive definite keeps its weights for the round, as in the first rounds of accelerated gossip.
 
     Attributes
     ----------
-    model : SoftmaxHead
-        What the agents train: its weights are a linear classifier.
     shrinkage : float
-        The s above, over 0 and at most 1.
-    accelerated : bool
-        Chebyshev-accelerated gossip, or plain; see `gossip`.
-    start : Start
-        Where W_0 is drawn, which is replaced in the first round.
+        The shrinkage s, above 0 and at most 1. The other fields are those of `AveragingMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import LDA
+    >>> LDA(SoftmaxHead(features=64, classes=10), shrinkage=0.3).name
+    'LDA'
     """
 
     model: SoftmaxHead
     shrinkage: float = 0.1
-    accelerated: bool = True
-    start: Start = field(default_factory=Start)
+    name = "LDA"
 
     def __post_init__(self) -> None:
         check_head(self.model, self.name)
@@ -77,29 +68,10 @@ class LDA:
                 f"shrinkage: got {self.shrinkage}, but it must be above 0 and at most 1"
             )
 
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "LDA"
-
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> AveragingState:
-        """Draw W_0, sum up the own examples."""
-        check_fits(task, network)
+    def _statistics(self, task: Task, weights: Tensor) -> Tensor:  # noqa: ARG002
         check_head_fits(self.model, task)
-        check_offset(task, "LDA")
-        weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
-        statistics = moments(task.train, task.classes)
-        return begin_averaging(weights, statistics, network, accelerated=self.accelerated)
-
-    def step(
-        self,
-        state: State,
-        task: Task,  # noqa: ARG002 - all that matters of it is in the state
-        network: Network,
-        generator: torch.Generator,  # noqa: ARG002
-    ) -> AveragingState:
-        """Average for one round, solve."""
-        return averaging_step(own_state(state, AveragingState), network, self._solve)
+        check_precision(task, self.name)
+        return moments(task.train, task.classes)
 
     def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
         groups = in_groups(estimates, weights, self.model.features)
@@ -126,9 +98,7 @@ class LDA:
 
 def moments(examples: Examples, classes: int) -> Tensor:
     """Return each agent's class sums and counts, then Σ x xᵀ's upper triangle, `[agents, size]`."""
-    x = examples.x
-    if examples.mask is not None:
-        x = x * examples.mask[:, :, None]
+    x = examples.x if examples.mask is None else examples.x * examples.mask[:, :, None]
     row, column = torch.triu_indices(examples.features, examples.features)
     second = torch.bmm(x.transpose(1, 2), x)[:, row, column]
     return torch.cat([class_sums(examples, classes), second], 1)
@@ -146,15 +116,15 @@ def split_moments(statistics: Tensor, classes: int, features: int) -> tuple[Tens
 
 
 def in_groups(estimates: Tensor, weights: Tensor, features: int) -> list[tuple[Tensor, Tensor]]:
-    """Split agents into groups whose matrices `[group, features, features]` fit into `CHUNK`."""
-    size = max(1, CHUNK // features**2)
+    """Split agents into groups whose matrices `[group, features, features]` fit into `MAX_MATRIX_NUMBERS`."""
+    size = max(1, MAX_MATRIX_NUMBERS // features**2)
     return list(zip(torch.split(estimates, size), torch.split(weights, size), strict=True))
 
 
 def solve_positive(matrices: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Solve `matrices[agents, p, p] · X = right[agents, p, columns]` by Cholesky's factorisation.
 
-    Returns X, and for each agent whether its matrix was positive definite and X is finite.
+    Return X, and a mask of the agents whose matrix is positive definite and whose X is finite.
     """
     factor, failed = torch.linalg.cholesky_ex(matrices)
     found = torch.cholesky_solve(right, factor)

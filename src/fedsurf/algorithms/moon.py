@@ -1,22 +1,6 @@
 """MOON: model-contrastive federated learning.
 
-Q. Li, B. He and D. Song, "Model-contrastive federated learning", CVPR 2021, Algorithm 1. Each called
-agent i adds to its loss μ times, in the mean over the examples of the mini-batch,
-
-    −log( exp(sim(z, z_server)/τ) / (exp(sim(z, z_server)/τ) + exp(sim(z, z_previous)/τ)) ),
-
-where sim is the cosine and z, z_server, z_previous are the representations of an example by the
-model that it trains, the server's model, and the model that the agent itself ended with when it was
-last called. All three start at the same W_0, so that the term is log 2 and without effect the first
-time. Steps and average are FedAvg's, and so is what is sent.
-
-**On frozen features with a linear head MOON is FedAvg.** The representation is what enters the
-output layer. For a `SoftmaxHead` (or a module that is one linear layer) that is the frozen features
-themselves, which do not depend on the weights: all three representations agree, the term is the
-constant log 2, its gradient is zero. The SURF paper compares with MOON in just this setting, a
-softmax layer on the features of a frozen backbone, and does not say what represented an example
-there. `representation="logits"` takes the scores instead, which do depend on the weights; that is a
-variation on the method, not the authors' own.
+Q. Li, B. He and D. Song, "Model-contrastive federated learning", CVPR 2021, Algorithm 1.
 """
 
 from collections.abc import Callable
@@ -28,9 +12,9 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn import functional
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.checks import own_state
-from fedsurf.algorithms.server import ServerMethod, check_not_negative, check_positive
+from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.server import ServerMethod
+from fedsurf.common.checks import check_not_negative, check_positive
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -42,54 +26,71 @@ Representation = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class MOONState(State):
-    """The agents' previous models beside the server's, `[agents, parameters]`; W_0 at the start."""
+    """The server's model and the agents' previous ones, `[agents, parameters]`; W_0 at the start."""
 
     previous: Tensor
 
 
 @dataclass(frozen=True)
 class MOON(ServerMethod):
-    """FedAvg whose agents keep their representations near the server's; the rest as of `ServerMethod`.
+    """FedAvg whose agents keep their representations near the server's.
+
+    Each called agent adds to its loss μ times, in the mean over the examples of the mini-batch,
+
+        −log( exp(sim(z, z_server)/τ) / (exp(sim(z, z_server)/τ) + exp(sim(z, z_previous)/τ)) )
+
+    where sim is the cosine and z, z_server, z_previous are an example's representations by the model in
+    training, the server's model, and the model with which the agent ended its last training. All three
+    are W_0 at first, so that the term has no effect in an agent's first training. Messages are FedAvg's.
+
+    **On frozen features with a linear head MOON is FedAvg.** The representation is the input of the
+    output layer. For a `SoftmaxHead` these are the frozen features, which do not depend on the weights:
+    the term is the constant log 2. The SURF paper compares with MOON in this setting and does not
+    define the representation. `representation="logits"` takes the scores, which do depend on the
+    weights; that is a variation on the authors' method.
 
     Attributes
     ----------
     mu : float
-        The contrastive term's strength, the paper's μ (it tries 0.1, 1, 5 and 10); 0 is FedAvg.
+        The contrastive term's strength μ (0.1, 1, 5 and 10 in the paper); 0 is FedAvg.
     temperature : float
         The paper's τ (0.5 there).
     representation : {"features", "logits"} or callable
-        What is contrasted: what enters the model's output layer (`Model.representation`), the
-        scores, or a function of weights and examples.
+        The input of the model's output layer (`Model.representation`), the scores, or a function of
+        weights and examples. The other fields are those of `ServerMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import MOON
+    >>> MOON(SoftmaxHead(features=64, classes=10), mu=0.1, representation="logits").name
+    'MOON'
     """
 
+    name = "MOON"
     mu: float = 1.0
     temperature: float = 0.5
     representation: Literal["features", "logits"] | Representation = "features"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative("mu", self.mu)
-        check_positive("temperature", self.temperature)
+        check_not_negative(self.mu, "mu")
+        check_positive(self.temperature, "temperature")
         if not callable(self.representation) and self.representation not in ("features", "logits"):
             raise ValueError(
                 f"representation: got {self.representation!r}, "
                 "but it must be 'features', 'logits' or a function of weights and examples"
             )
 
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "MOON"
-
     def init(self, task: Task, network: Network, generator: torch.Generator) -> MOONState:
-        """Draw the server's first model, which is every agent's previous one too."""
+        """Draw the server's first model, which is also every agent's previous one."""
         weights = self._first_weights(task, network, generator)
         return MOONState(weights, previous=network.agent_rows(weights))
 
     def step(
         self, state: State, task: Task, network: Network, generator: torch.Generator
     ) -> MOONState:
-        """Return the average of what the called agents made of the server's model."""
+        """Return the average of the called agents' trained models."""
         state = own_state(state, MOONState)
         called = self._call(task, network)
         received = called.download(state.weights[0])
@@ -102,7 +103,7 @@ class MOON(ServerMethod):
         )
 
     def represent(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return what is contrasted, `[agents, examples, width]`."""
+        """Return the contrasted representation, `[agents, examples, width]`."""
         if self.representation == "features":
             return self.model.representation(weights, x)
         if self.representation == "logits":
@@ -127,7 +128,7 @@ class _Contrasted(Model):
         return self._moon.model.loss(weights, examples) + self._moon.mu * contrastive
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
-        # An agent's term depends on its own weights only: the sum's gradient is every agent's.
+        # An agent's term depends on its own weights only: the sum has every agent's gradient.
         pull: Tensor = grad(lambda rows: self._contrastive(rows, examples).sum())(weights)
         return self._moon.model.gradient(weights, examples) + self._moon.mu * pull
 

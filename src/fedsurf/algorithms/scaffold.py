@@ -1,17 +1,7 @@
 """SCAFFOLD: federated averaging with control variates.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich and A. T. Suresh, "SCAFFOLD:
-stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1. The called agents S
-of N receive the model x and the server's variate c, and take K steps
-
-    y_i ← y_i − η_l (∇f_i(y_i; mini-batch) − c_i + c)
-
-from y_i = x. Then, with option II for the agents' variates,
-
-    c_i⁺ = c_i − c + (x − y_i) / (K η_l),
-    x ← x + η_g · mean over S of (y_i − x),      c ← c + |S|/N · mean over S of (c_i⁺ − c_i).
-
-A model and a variate cross every used link in each direction: 2d floats.
+stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1 with option II.
 """
 
 from dataclasses import dataclass
@@ -19,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.checks import check_step_size, own_state
+from fedsurf.algorithms.algorithm import State, own_state
 from fedsurf.algorithms.server import ServerMethod
+from fedsurf.common.checks import check_positive
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class SCAFFOLDState(State):
-    """The control variates beside the model; all are zero at the start.
+    """The model and the control variates, which are zero at the start.
 
     Attributes
     ----------
@@ -44,27 +34,41 @@ class SCAFFOLDState(State):
 
 @dataclass(frozen=True)
 class SCAFFOLD(ServerMethod):
-    """FedAvg whose agents correct their drift by control variates; the rest as of `ServerMethod`.
+    """FedAvg whose agents correct their drift by control variates.
 
-    With `weighting="examples"` the means are weighted by examples, and |S|/N is the called agents'
-    share of all examples, so that c stays the weighted mean of all c_i.
+    The called agents S of N receive the model x and the server's variate c, and take K steps
+
+        y_i ← y_i − η_l (∇f_i(y_i; mini-batch) − c_i + c)
+
+    from y_i = x. Then
+
+        c_i⁺ = c_i − c + (x − y_i) / (K η_l),
+        x ← x + η_g · mean over S of (y_i − x),      c ← c + |S|/N · mean over S of (c_i⁺ − c_i)
+
+    A model and a variate cross every used link in each direction: 2d floats. With
+    `weighting="examples"` the means are weighted by examples, and |S|/N is the called agents' share of
+    all examples, so that c stays the weighted mean of all c_i.
 
     Attributes
     ----------
     server_step_size : float
-        The server's step η_g; `step_size` is the agents' η_l.
+        The server's step η_g; `step_size` is the agents' η_l. The other fields are those of
+        `ServerMethod`.
+
+    Examples
+    --------
+    >>> from fedsurf import SoftmaxHead
+    >>> from fedsurf.algorithms import SCAFFOLD
+    >>> SCAFFOLD(SoftmaxHead(features=64, classes=10), step_size=0.3).name
+    'SCAFFOLD'
     """
 
+    name = "SCAFFOLD"
     server_step_size: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_step_size(self.server_step_size, "server_step_size")
-
-    @property
-    def name(self) -> str:
-        """The method's name."""
-        return "SCAFFOLD"
+        check_positive(self.server_step_size, "server_step_size")
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> SCAFFOLDState:
         """Draw the server's first model; all variates are zero."""

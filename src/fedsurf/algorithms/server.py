@@ -1,21 +1,20 @@
-"""What the methods through a server share: the round's frame, local training and the average.
+"""The frame of methods through a server: a round's messages, local training and the average.
 
 In a round the server calls some agents, sends them its model, they train it on their own examples,
-and the server aggregates what they send back. Only the called agents compute, and floats are
-counted on their links only. A method's own file says what it does differently.
+and the server aggregates their replies. Only the called agents compute, and floats are counted on
+their links only.
 """
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.algorithms.checks import check_batch_size, check_step_size
+from fedsurf.algorithms.algorithm import Start, State
+from fedsurf.algorithms.checks import check_batch_size, check_fits, check_server
 from fedsurf.algorithms.local import Correction, local_descent
-from fedsurf.common.checks import check_number, check_whole
+from fedsurf.common.checks import check_count, check_option, check_positive
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
@@ -25,20 +24,20 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True)
 class Round:
-    """One round between the server and the agents that it called.
+    """One round between the server and the called agents.
 
     Attributes
     ----------
     network : Network
-        The star, perhaps with faults around it: carries and counts what is sent.
+        The star, perhaps with faults; it carries and counts the messages.
     agents : Tensor
-        Who was called, int64 `[called]`.
+        The called agents, int64 `[called]`.
     examples : Examples
         Their training examples.
     shares : Tensor
-        How much each of them counts in the average, `[called]`; they sum to 1.
+        Their weights in the average, `[called]`; they sum to 1.
     presence : Tensor
-        How much of f they are together, a number: |S|/N with uniform weighting.
+        Their share of f, a number: |S|/N with uniform weighting.
     """
 
     network: Network
@@ -60,7 +59,7 @@ class Round:
     def everywhere(self, server: Tensor) -> Tensor:
         """Return the server's model `[parameters]` as every node's row, without copying it.
 
-        It is the model that the method stands for, hence the one to judge; nothing is sent here.
+        It is the method's result, so all agents are judged with it; nothing is sent here.
         """
         return server.expand(self.network.nodes, -1)
 
@@ -72,18 +71,18 @@ class ServerMethod(ABC):
     Attributes
     ----------
     model : Model
-        What the agents train.
+        The model that agents train.
     local_steps : int
-        Gradient steps that a called agent takes in a round, K.
+        Gradient steps of a called agent in a round, K.
     step_size : float
         Their length, the agents' learning rate.
     batch_size : int or None
         Examples of a mini-batch; all of an agent's examples where None.
     weighting : {"uniform", "examples"}
-        How much an agent counts in an average: as much as any other, or by its number of examples
-        (n_k/n over the agents that report).
+        An agent's weight in averages: equal, or by its number of examples (n_k/n over the agents that
+        report).
     start : Start
-        Where W_0 is drawn; the server's row of it is the first model.
+        The distribution of W_0; the server's row of it is the first model.
     """
 
     model: Model
@@ -94,15 +93,10 @@ class ServerMethod(ABC):
     start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:
-        check_whole(self.local_steps, "local_steps")
-        if self.local_steps < 1:
-            raise ValueError(f"local_steps: got {self.local_steps}, but it must be at least 1")
-        check_step_size(self.step_size)
+        check_count(self.local_steps, "local_steps")
+        check_positive(self.step_size, "step_size")
         check_batch_size(self.batch_size)
-        if self.weighting not in ("uniform", "examples"):
-            raise ValueError(
-                f"weighting: got {self.weighting!r}, but it must be 'uniform' or 'examples'"
-            )
+        check_option(self.weighting, AgentWeighting, "weighting")
 
     @property
     @abstractmethod
@@ -118,7 +112,7 @@ class ServerMethod(ABC):
         return State(self._first_weights(task, network, generator))
 
     def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
-        check_star(network)
+        check_server(network)
         check_fits(task, network, self.model)
         smallest = int(task.train.counts.min())
         if self.batch_size is not None and self.batch_size > smallest:
@@ -130,7 +124,7 @@ class ServerMethod(ABC):
         return drawn[0].clone().expand(network.nodes, -1)
 
     def _call(self, task: Task, network: Network) -> Round:
-        star = check_star(network)
+        star = check_server(network)
         agents = star.call()
         parts = task.agent_weights(self.weighting)[agents]
         presence = parts.sum()
@@ -155,34 +149,3 @@ class ServerMethod(ABC):
             batch_size=self.batch_size,
             correction=correction,
         )
-
-
-def check_star(network: Network) -> Network:
-    """Return the network, and raise if it has no server."""
-    if not network.server:
-        raise ValueError(
-            f"network: got a {type(network).__name__} without a server, "
-            "but methods through a server run on a StarNetwork"
-        )
-    return network
-
-
-def check_positive(argument: str, value: float) -> None:
-    """Raise unless a hyperparameter is positive and finite."""
-    check_number(value, argument)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{argument}: got {value}, but it must be positive and finite")
-
-
-def check_not_negative(argument: str, value: float) -> None:
-    """Raise unless a hyperparameter is zero or positive, and finite."""
-    check_number(value, argument)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{argument}: got {value}, but it must be at least 0 and finite")
-
-
-def check_below_one(argument: str, value: float) -> None:
-    """Raise unless a decay is at least 0 and below 1."""
-    check_number(value, argument)
-    if not 0 <= value < 1:
-        raise ValueError(f"{argument}: got {value}, but it must be at least 0 and below 1")

@@ -1,5 +1,6 @@
 """Checks of arguments, whose errors name the argument, the value and what it must be."""
 
+import math
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args
@@ -24,6 +25,27 @@ def check_share(value: float, argument: str) -> None:
     check_number(value, argument)
     if not 0 <= value <= 1:
         raise ValueError(f"{argument}: got {value}, but it must be between 0 and 1")
+
+
+def check_positive(value: float, argument: str) -> None:
+    """Raise unless a value is a finite number above 0."""
+    check_number(value, argument)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{argument}: got {value}, but it must be a finite number above 0")
+
+
+def check_not_negative(value: float, argument: str) -> None:
+    """Raise unless a value is a finite number of at least 0."""
+    check_number(value, argument)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{argument}: got {value}, but it must be a finite number, at least 0")
+
+
+def check_below_one(value: float, argument: str) -> None:
+    """Raise unless a value is a number of at least 0 and below 1."""
+    check_number(value, argument)
+    if not 0 <= value < 1:
+        raise ValueError(f"{argument}: got {value}, but it must be at least 0 and below 1")
 
 
 def check_option(value: object, literal: Any, argument: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.local_only import local_optimum
+from fedsurf.algorithms.local import local_optimum
 from fedsurf.estimator.federations import Array, examples_of
 from fedsurf.models import SoftmaxHead
 from fedsurf.tasks.cohorts import divided, join, parts_of

@@ -21,7 +21,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedsurf.algorithms.checks import own_state
+from fedsurf.algorithms.algorithm import own_state
 from fedsurf.common.checks import check_number, check_option, check_whole
 from fedsurf.common.randomness import generator
 from fedsurf.common.text import counted

@@ -270,4 +270,4 @@ def _averaging_network(experiment: Experiment) -> Network:
 def _dgd(experiment: Experiment, step_size: float) -> DGD:
     config = experiment.config.optimizer
     start = Start(config.initial_mean, config.initial_deviation)
-    return DGD(experiment.model, step_size, config.batch_size, start)
+    return DGD(experiment.model, step_size, batch_size=config.batch_size, start=start)

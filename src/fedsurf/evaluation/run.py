@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Algorithm, State, check_algorithm
+from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.algorithms.checks import check_algorithm
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import finite, standard_error

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from fedsurf import pretrained
 from fedsurf.algorithms import Algorithm, Start
-from fedsurf.algorithms.algorithm import check_deviation
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.checks import check_kind, check_not_negative, check_whole
 from fedsurf.common.configuration import differences, to_dict
 from fedsurf.common.files import FileError, read_all_tensors, read_metadata
 from fedsurf.common.randomness import generator as seeded
@@ -130,7 +129,7 @@ class Study:
         if len(set(config.seeds)) < len(config.seeds):
             raise ValueError(f"seeds: got {config.seeds}, but each must be another one")
         self.config = config.resolved()
-        check_deviation(config.deviation, "initial_deviation")
+        check_not_negative(config.deviation, "initial_deviation")
         self.cache = None if cache is None else Path(cache)
         self.start = Start(0.0, self.config.deviation)
         self._given = features

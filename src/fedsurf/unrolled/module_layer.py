@@ -27,9 +27,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.algorithms.checks import own_state
-from fedsurf.algorithms.common_start import CommonStart, fan_ins
+from fedsurf.algorithms.algorithm import SharedStart, Start, State, fan_ins, own_state
+from fedsurf.algorithms.checks import check_fits
 from fedsurf.common.checks import check_whole
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
@@ -207,7 +206,7 @@ class GradientTransfer(nn.Module):
         if start is not None and not isinstance(start, Start):
             raise TypeError(f"start: got a {type(start).__name__}, but it must be a Start, or None")
         return GradientTransferAlgorithm(
-            self, model, 20 if rounds is None else rounds, start or CommonStart()
+            self, model, 20 if rounds is None else rounds, start or SharedStart()
         )
 
 
@@ -230,7 +229,7 @@ class GradientTransferAlgorithm:
     optimizer: GradientTransfer
     model: ModuleModel
     rounds: int = 20
-    start: Start = field(default_factory=CommonStart)
+    start: Start = field(default_factory=SharedStart)
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)

@@ -9,7 +9,8 @@ the gradient step a learned perceptron of the weights and a mini-batch.
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.algorithms.algorithm import Start, State
+from fedsurf.algorithms.checks import check_fits
 from fedsurf.common.checks import check_kind
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network

@@ -12,8 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.server import check_not_negative, check_positive
-from fedsurf.common.checks import check_count, check_share
+from fedsurf.common.checks import check_count, check_not_negative, check_positive, check_share
 from fedsurf.common.files import FileError, read_all_tensors
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
@@ -61,9 +60,9 @@ class ConfidenceConfig:
         check_count(self.problems, "problems")
         check_share(self.rare_share, "rare_share")
         check_count(self.steps, "steps")
-        check_positive("learning_rate", self.learning_rate)
-        check_not_negative("weight_decay", self.weight_decay)
-        check_not_negative("jitter", self.jitter)
+        check_positive(self.learning_rate, "learning_rate")
+        check_not_negative(self.weight_decay, "weight_decay")
+        check_not_negative(self.jitter, "jitter")
 
 
 @dataclass(frozen=True)

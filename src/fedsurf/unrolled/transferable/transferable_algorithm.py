@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State, check_fits
-from fedsurf.algorithms.checks import check_batch_size, own_state
-from fedsurf.algorithms.class_means import check_head_fits
+from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.checks import check_batch_size, check_fits, check_head_fits
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.cohorts import divided, join, parts_of

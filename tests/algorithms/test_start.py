@@ -6,7 +6,7 @@ import torch
 from drawn import seeded
 from torch import nn
 
-from fedsurf.algorithms.common_start import CommonStart, fan_ins
+from fedsurf.algorithms.algorithm import SharedStart, fan_ins
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 
@@ -18,7 +18,7 @@ MODEL = ModuleModel(NET)
 
 def test_matrices_are_normal_by_their_fan_in_biases_zero_and_scales_one():
     network = Network(nx.path_graph(3), "metropolis")
-    weights = CommonStart(deviation=2.0).draw(network, MODEL, seeded(0), torch.float64)
+    weights = SharedStart(deviation=2.0).draw(network, MODEL, seeded(0), torch.float64)
     assert weights.shape == (3, MODEL.parameters)
     assert weights.dtype == torch.float64
     assert (weights == weights[0]).all()
@@ -34,7 +34,7 @@ def test_matrices_are_normal_by_their_fan_in_biases_zero_and_scales_one():
 
 def test_it_is_drawn_from_the_generator_only_and_a_server_has_it_too():
     network, before = StarNetwork(4, 2, seeded(0)), torch.get_rng_state()
-    first, again, other = (CommonStart().draw(network, MODEL, seeded(s)) for s in (0, 0, 1))
+    first, again, other = (SharedStart().draw(network, MODEL, seeded(s)) for s in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert len(first) == 5
@@ -42,5 +42,5 @@ def test_it_is_drawn_from_the_generator_only_and_a_server_has_it_too():
 
 
 def test_a_head_is_refused():
-    with pytest.raises(TypeError, match=r"^model: got a SoftmaxHead, .* for a ModuleModel"):
-        CommonStart().draw(Network(nx.path_graph(3), "metropolis"), SoftmaxHead(2, 2), seeded(0))
+    with pytest.raises(TypeError, match=r"^model: got a SoftmaxHead, .* a ModuleModel"):
+        SharedStart().draw(Network(nx.path_graph(3), "metropolis"), SoftmaxHead(2, 2), seeded(0))
