@@ -1,6 +1,6 @@
 from .algorithms import Algorithm as Algorithm
 from .algorithms import Start as Start
-from .analysis.auditing import audit as audit
+from .analysis.audit import audit as audit
 from .analysis.certificate import certify as certify
 from .common.randomness import generator as generator
 from .estimator.classifier import FederatedClassifier as FederatedClassifier

@@ -8,7 +8,6 @@ from drawn import seeded
 from experiments import CONFIG, features
 
 from fedsurf.algorithms import DGD, LDA, DFedAvgM, FedProx, LocalOnly, Ridge, Start
-from fedsurf.analysis.auditing import Subject, audit
 from fedsurf.common.randomness import generator
 from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.evaluate import evaluate
@@ -40,7 +39,6 @@ DIGITS = features()
 EXAMPLES = Examples(torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.int64))
 RING = Network(nx.cycle_graph(5))
 TASK = Task(EXAMPLES, EXAMPLES, 2)
-SUBJECT = Subject("DGD", DGD, steps=1)
 
 
 def regular(degree):
@@ -145,8 +143,6 @@ def test_seeds_that_are_no_whole_numbers_are_named(value):
         ("inner", lambda value: LossyNetwork(value, 0.1, seeded(0)), "a Network"),
         ("task", lambda value: run(DGD(HEAD), value, RING, 1), "a Task"),
         ("network", lambda value: run(DGD(HEAD), TASK, value, 1), "a Network"),
-        ("subject", lambda value: audit(value, Study(StudyConfig())), "a Subject"),
-        ("study", lambda value: audit(SUBJECT, value), "a Study"),
     ],
 )
 def test_what_is_of_another_kind_is_named(argument, make, wanted, value):

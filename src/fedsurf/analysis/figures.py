@@ -5,8 +5,37 @@ import math
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from fedsurf.analysis.audit import Audit
 from fedsurf.analysis.certificate import Certificate
 from fedsurf.evaluation.plots import COLOURS, STYLE
+
+
+def audit_figure(audit: Audit) -> Figure:
+    """Draw a bar for each intervention, with marks for chance and centralised training."""
+    rows = [row for row in audit.rows if row.accuracy is not None]
+    figure = Figure(figsize=(8, 0.9 + 0.32 * len(rows)), layout="constrained")
+    axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
+    for place, row in enumerate(rows):
+        means = row.to_dict()
+        axis.barh(
+            place,
+            100 * means["accuracy"],
+            xerr=100 * means["accuracy_error"],
+            height=0.6,
+            color=COLOURS[1 if row.expected == "chance" else 0],
+            label="with nothing to learn from" if row.name == "blanked" else "",
+        )
+        for name, colour in (("chance", COLOURS[4]), ("centralised", "black")):
+            level, label = 100 * means[name], "" if place else name
+            axis.vlines(level, place - 0.4, place + 0.4, color=colour, label=label)
+    axis.set_yticks(range(len(rows)), [row.title for row in rows])
+    axis.invert_yaxis()
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("test accuracy, all agents' examples (%)")
+    axis.set_title(f"{audit.subject} {audit.verdict.kind}", fontsize=10)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
 
 
 def certificate_figure(certificate: Certificate) -> Figure:

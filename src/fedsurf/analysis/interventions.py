@@ -1,8 +1,8 @@
-"""Interventions on a task, and chance: what an audit changes to see what an optimizer learned from.
+"""Interventions on a task, by which an audit finds out what an optimizer learns from.
 
-Each takes a task and a generator, and returns another task; none changes who holds how many examples.
-Blanking and shuffling leave nothing to learn but how frequent the classes are; renaming and rotating
-leave everything to learn that there was.
+Each takes a task and a generator, and returns another task; none changes the number of examples of an
+agent. Blanking and shuffling leave nothing to learn but the frequencies of the classes; renaming and
+rotating leave as much to learn as before.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,14 @@ Intervention = Callable[[Task, torch.Generator], Task]
 
 
 def blank_features(task: Task, generator: torch.Generator) -> Task:  # noqa: ARG001 - nothing is random
-    """Replace all training features by 0. Labels, and so their frequencies, stay; so does the test."""
+    """Replace all training features by 0; labels and test examples stay."""
     return replace(task, train=_with_features(task.train, torch.zeros_like(task.train.x)))
 
 
 def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
-    """Deal the training labels of the whole federation out anew, whatever the features.
+    """Permute the training labels of the whole federation.
 
-    Only how frequent the classes are is left to learn. Labels move between agents: if each agent
-    shuffled its own, an agent with one class would keep all of them.
+    Labels move between agents: if each agent shuffled its own, an agent with one class would keep them.
     """
     real = _real(task.train)
     labels = task.train.y[real]
@@ -56,9 +55,8 @@ def rotate_features(task: Task, generator: torch.Generator) -> Task:
 def chance(task: Task) -> float:
     """Return the accuracy of always answering the most frequent class of the training examples.
 
-    That is the best that can be done without a look at the features, and what centralised training
-    does with blanked ones. Where classes are uneven it is above 1/classes. Of several equally frequent
-    ones any may be answered, so that renaming does not change it.
+    It is the best accuracy without features, and that of centralised training on blanked ones. Of
+    several equally frequent classes it is the mean, so that renaming does not change it.
     """
     train, test = (part.y[_real(part)] for part in (task.train, task.test))
     counts = train.bincount(minlength=task.classes)

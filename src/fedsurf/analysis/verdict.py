@@ -1,4 +1,4 @@
-"""The verdict of an audit: a rule by which an optimizer learned to learn, or learned a classifier."""
+"""The verdict of an audit: a rule that tells an optimizer that learned to learn from a classifier."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from fedsurf.common.statistics import standard_error, within_error
 
-MEMORY = 0.25
-"""An optimizer that keeps more than this share of its accuracy above chance without data remembers."""
-KEPT = 0.5
-"""An optimizer that keeps less than this share of it with renamed labels has learned the labels."""
-TRACE = 0.1
-"""The share that may be left without data, or lost with renamed labels, of one that learned to learn."""
+MAX_MEMORY = 0.25
+"""Largest share of its skill that a learner keeps without data."""
+MIN_KEPT = 0.5
+"""Smallest share of its skill that a learner keeps with renamed labels."""
+MAX_TRACE = 0.1
+"""Largest share that a pure learner keeps without data, or loses with renamed labels."""
 
 Kind = Literal[
     "learned to learn", "learned a classifier", "learned both", "learned nothing", "undecided"
@@ -22,24 +22,17 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an optimizer has learned.
-
-    Attributes
-    ----------
-    kind : str
-        One of five, as `judge` says.
-    skill : float
-        Its accuracy above chance, untouched.
-    kept : mapping
-        The share of it that was left with features blanked, labels shuffled and labels renamed.
-    """
+    """What an optimizer has learned."""
 
     kind: Kind
+    """One of five, see `judge`."""
     skill: float
+    """Its accuracy above chance, untouched."""
     kept: Mapping[str, float]
+    """The share of it that is left with features blanked, labels shuffled and labels renamed."""
 
     def sentence(self, name: str) -> str:
-        """Say it in one sentence."""
+        """Return the verdict on the optimizer of this name in one sentence."""
         if self.kind == "learned nothing":
             return f"{name} learned nothing: on these tasks its accuracy is not above chance."
         opening = {
@@ -63,41 +56,43 @@ def judge(
 ) -> Verdict:
     """Judge an optimizer by its accuracies on the same tasks, `[tasks]` each.
 
-    Let skill be the untouched accuracy above chance. All comparisons are of differences paired by
-    task, and something is more than something else only if it is by more than two standard errors.
+    Skill is the untouched accuracy above chance. All comparisons are of differences paired by task, and
+    count only beyond two standard errors.
 
     - *learned nothing*: skill is not above 0.
-    - *learned a classifier*: without data (features blanked or labels shuffled) more than a quarter
-      of the skill is left (`MEMORY`), or with the labels renamed less than half of it (`KEPT`).
-    - *learned both*: else, if without data more than a tenth of it is left, or with the labels renamed
-      more than a tenth is lost (`TRACE`).
-    - *learned to learn*: else, if without data less than a quarter is left and with the labels renamed
-      more than half.
+    - *learned a classifier*: without data (features blanked or labels shuffled) more than `MAX_MEMORY`
+      of the skill is left, or with renamed labels less than `MIN_KEPT`.
+    - *learned both*: else, if without data more than `MAX_TRACE` of it is left, or with renamed labels
+      more than that is lost.
+    - *learned to learn*: else, if without data less than `MAX_MEMORY` is left and with renamed labels
+      more than `MIN_KEPT`.
     - *undecided*: else. The errors are too large; take more tasks.
     """
     skill = (untouched - chance).double()
     renaming = (renamed - chance).double()
     without = [(values - chance).double() for values in (blanked, shuffled)]
+
+    def remembers(share: float) -> bool:
+        return any(_above(left - share * skill) for left in without)
+
     if not _above(skill):
         kind: Kind = "learned nothing"
-    elif any(_above(left - MEMORY * skill) for left in without) or _above(KEPT * skill - renaming):
+    elif remembers(MAX_MEMORY) or _above(MIN_KEPT * skill - renaming):
         kind = "learned a classifier"
-    elif any(_above(left - TRACE * skill) for left in without) or _above(
-        (1 - TRACE) * skill - renaming
-    ):
+    elif remembers(MAX_TRACE) or _above((1 - MAX_TRACE) * skill - renaming):
         kind = "learned both"
-    elif all(_above(MEMORY * skill - left) for left in without) and _above(renaming - KEPT * skill):
+    elif all(_above(MAX_MEMORY * skill - left) for left in without) and _above(
+        renaming - MIN_KEPT * skill
+    ):
         kind = "learned to learn"
     else:
         kind = "undecided"
     mean = float(skill.mean())
-    kept = {
-        name: float(left.mean()) / mean if mean else 0.0
-        for name, left in zip(("blanked", "shuffled", "renamed"), [*without, renaming], strict=True)
-    }
+    parts = {"blanked": without[0], "shuffled": without[1], "renamed": renaming}
+    kept = {name: float(left.mean()) / mean if mean else 0.0 for name, left in parts.items()}
     return Verdict(kind, mean, kept)
 
 
 def _above(values: Tensor) -> bool:
-    """Whether the mean is more than two standard errors above 0."""
+    """Return whether the mean is more than two standard errors above 0."""
     return not bool(within_error(values.mean(), standard_error(values)))

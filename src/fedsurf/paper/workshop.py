@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from fedsurf import pretrained
-from fedsurf.analysis.auditing import Subject, audit
+from fedsurf.analysis.audit import audit
 from fedsurf.analysis.certificate import certify
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import read_json
 from fedsurf.common.progress import OpenBar
 from fedsurf.common.text import counted
-from fedsurf.common.writing import write_json, write_rows
+from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Setting, method_named
@@ -142,13 +142,12 @@ class Workshop:
             study = replace(study, network=config.network)
             given = Study(study, features=self.features(config.data))
             found = audit(
-                Subject.of_run(experiment),
+                experiment,
                 given,
                 agents=self.size.audit_agents,
                 progress=self.progress,
             )
-            write_rows(place / "audit.csv", [row.to_dict() for row in found.rows])
-            write_json(place / "audit.json", found.to_dict())
+            found.write(place)
         content: dict[str, Any] = read_json(place / "audit.json")
         return content
 

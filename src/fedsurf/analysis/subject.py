@@ -1,0 +1,128 @@
+"""The subject of an audit: an optimizer that trains softmax heads, and the study on which it is audited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedsurf import pretrained
+from fedsurf.algorithms import Algorithm
+from fedsurf.common.checks import check_kind
+from fedsurf.evaluation.config import StudyConfig
+from fedsurf.evaluation.experiment import Experiment
+from fedsurf.evaluation.presets import STUDIES
+from fedsurf.models import SoftmaxHead
+from fedsurf.network.config import Shift
+from fedsurf.unrolled import Transferable
+
+PRETRAINED_ROUNDS = 20
+"""Default number of rounds of a pretrained optimizer."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The optimizer that is audited.
+
+    Examples
+    --------
+    >>> from fedsurf.algorithms import DGD
+    >>> from fedsurf.analysis.subject import Subject
+    >>> Subject("DGD", lambda head: DGD(head, step_size=1.0), steps=60).seen
+    ()
+    >>> Subject.of("softmax-head", rounds=10).seen
+    ('fashion-mnist',)
+    """
+
+    name: str
+    """Its name in the verdict."""
+    make: Callable[[SoftmaxHead], Algorithm]
+    """Returns the algorithm that trains a head, or raises a ValueError if it cannot train that head."""
+    steps: int
+    """The number of its steps."""
+    seen: tuple[str, ...] = ()
+    """The data sources of its meta-training."""
+    study: StudyConfig = STUDIES["digits"].config
+    """The study on which it is audited by default."""
+    shift: Shift | None = None
+    """The shift operator that its filters were trained with, which it keeps on other networks."""
+    parameters: int = 0
+    """The number of its learned parameters."""
+
+    @staticmethod
+    def of(optimizer: Experiment | Transferable | Path | str, rounds: int | None = None) -> Subject:
+        """Return the optimizer of a run, or a pretrained one.
+
+        Parameters
+        ----------
+        optimizer : Experiment, Transferable, Path or str
+            The folder of a run, the name of a pretrained optimizer or a `.safetensors` file of one, or
+            what was loaded from these.
+        rounds : int or None
+            The number of rounds of a pretrained optimizer; 20 where None.
+        """
+        if isinstance(optimizer, Path | str):
+            optimizer = _load(optimizer)
+        if isinstance(optimizer, Transferable):
+            on, rounds = optimizer.on, PRETRAINED_ROUNDS if rounds is None else rounds
+            algorithm = on(SoftmaxHead(1, 2), rounds)
+            # The meta-training of pretrained optimizers had Fashion-MNIST, and synthetic data.
+            return Subject(
+                algorithm.name, lambda head: on(head, rounds), algorithm.steps, ("fashion-mnist",)
+            )
+        if rounds is not None:
+            raise ValueError(
+                f"rounds: got {rounds}, but the optimizer of a run takes as many as it has layers"
+            )
+        check_kind(optimizer, Experiment, "subject", "a Subject, or an optimizer or its place")
+        return _of_run(optimizer)
+
+    def on_study(self, name: str) -> StudyConfig:
+        """Return the study of that name, with this optimizer's shift operator and seeds."""
+        if name not in STUDIES:
+            raise ValueError(f"study: got {name!r}, but it must be one of {', '.join(STUDIES)}")
+        config, own = STUDIES[name].config, self.study
+        if self.shift is not None:
+            on_star, from_star = (one.network.graph.kind == "star" for one in (config, own))
+            if on_star != from_star:
+                kind = "through a server" if from_star else "over a graph"
+                raise ValueError(
+                    f"study: got {name!r}, but {self.name} was meta-trained {kind}, so it must be a study "
+                    f"{kind}"
+                )
+            config = replace(config, network=replace(config.network, shift=self.shift))
+        return replace(config, seeds=own.seeds)
+
+
+def _load(place: Path | str) -> Experiment | Transferable:
+    if Path(place).is_dir():
+        return Experiment.load(place)
+    if place not in pretrained.NAMES and Path(place).suffix != ".safetensors":
+        raise ValueError(
+            f"run: got {str(place)!r}, but it must be the folder of a run, one of "
+            f"{', '.join(pretrained.NAMES)}, or a .safetensors file of a pretrained optimizer"
+        )
+    return pretrained.load(place)
+
+
+def _of_run(experiment: Experiment) -> Subject:
+    config, optimizer, model = experiment.config, experiment.optimizer, experiment.model
+
+    def make(head: SoftmaxHead) -> Algorithm:
+        if (head.features, head.classes) != (model.features, model.classes):
+            raise ValueError(
+                f"data: got {head.features} features and {head.classes} classes, but this "
+                f"optimizer was made for {model.features} and {model.classes}"
+            )
+        return optimizer
+
+    study = StudyConfig(
+        data=config.data,
+        task=config.task,
+        network=config.network,
+        validation_share=config.validation_share,
+        seeds=(config.seed,),
+    )
+    parameters = sum(value.numel() for value in optimizer.parameters())
+    shift, source = config.network.shift, config.data.source
+    return Subject(optimizer.name, make, optimizer.steps, (source,), study, shift, parameters)
