@@ -36,8 +36,8 @@ def parts():
 class Recording(Network):
     """A graph that remembers which heads agents sent and what came of them."""
 
-    def carry(self, values, sent, losses, floats):
-        mixed = super().carry(values, sent, losses, floats)
+    def exchange(self, values, sent, lost, floats):
+        mixed = super().exchange(values, sent, lost, floats)
         self.sent, self.heard = sent[0], mixed[0]
         return mixed
 

@@ -12,12 +12,12 @@ from drawn import weights as draw_weights
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.algorithms import gossip
 from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.class_means import ClassMeans
-from fedsurf.algorithms.gossip import averaging_step, begin_averaging, second_eigenvalue
+from fedsurf.algorithms.gossip import averaging_step, begin_averaging
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import FaultConfig, GraphConfig, Network, StarNetwork, make_graph, with_faults
+from fedsurf.network.operators import NOTHING_LOST
 
 
 def estimates(values, _weights):
@@ -80,7 +80,7 @@ def test_every_round_keeps_the_average_and_accelerated_gossip_contracts_as_cheby
     network, rounds = Network(nx.cycle_graph(20), "metropolis"), 60
     values = draw_weights(0, 20, 4)
     mean, start = values.mean(0), (values - values.mean(0)).norm()
-    eigenvalue = second_eigenvalue(network)
+    eigenvalue = network.second_eigenvalue
     plain, fast = (averaged(values, network, rounds, accelerated=a) for a in (False, True))
     for count, (slow, quick) in enumerate(zip(plain, fast, strict=True), 1):
         for found in (slow, quick):
@@ -99,25 +99,6 @@ def test_the_rates_are_attained_by_the_slowest_mode():
     plain, fast = (averaged(slowest, network, 10, accelerated=a)[-1] for a in (False, True))
     torch.testing.assert_close(plain, slowest * eigenvalue**10)
     torch.testing.assert_close(fast, slowest / math.cosh(10 * math.acosh(1 / eigenvalue)))
-
-
-@pytest.mark.parametrize("agents", [3, 70, 301])
-def test_the_second_eigenvalue_of_a_ring_is_the_known_one(agents, monkeypatch):
-    network = Network(nx.cycle_graph(agents), "metropolis")
-    known = (1 + 2 * math.cos(2 * math.pi / agents)) / 3
-    assert second_eigenvalue(network) == pytest.approx(known, abs=1e-12)
-    if agents > 100:
-        monkeypatch.setattr(gossip, "DENSE_UP_TO", 100)
-        large = second_eigenvalue(network)
-        assert 1 - large == pytest.approx(1 - known, rel=1e-6)
-        assert second_eigenvalue(network) == large
-
-
-def test_negative_eigenvalues_count_by_their_size():
-    network = Network(nx.complete_bipartite_graph(4, 4), "metropolis")
-    found = torch.linalg.eigvalsh(network.operator(torch.float64).to_dense())
-    assert -found[0] > found[-2] + 0.1
-    assert second_eigenvalue(network) == pytest.approx(-float(found[0]))
 
 
 def test_a_complete_graph_averages_in_one_round_and_an_agent_alone_has_its_own():
@@ -178,10 +159,10 @@ class Losing(StarNetwork):
         self.lost = lost
         super().__init__(agents, None, seeded(0))
 
-    def summon(self, losses):
+    def call(self, earlier=NOTHING_LOST):
         lost = torch.zeros(self.links.shape[1], dtype=torch.bool)
         lost.reshape(2, -1)[1, self.lost[self.rounds]] = True
-        return super().summon(losses.of_links(lost, "renormalised"))
+        return super().call(earlier.with_links(lost, "renormalised"))
 
 
 def test_only_what_was_sent_counts_where_uploads_to_a_server_are_lost():

@@ -29,6 +29,7 @@ from fedsurf.network import (
     make_graph,
     make_network,
 )
+from fedsurf.network.operators import NOTHING_LOST
 
 RULES = ["renormalised", "kept-by-receiver"]
 RULED_SHIFTS = [
@@ -57,13 +58,13 @@ class Watching:
         super().reset(generator)
         self.history = []
 
-    def carry(self, values, sent, losses, floats):
-        self.history.append(losses)
-        return super().carry(values, sent, losses, floats)
+    def exchange(self, values, sent, lost, floats):
+        self.history.append(lost)
+        return super().exchange(values, sent, lost, floats)
 
-    def summon(self, losses):
-        self.history.append(losses)
-        return super().summon(losses)
+    def call(self, lost=NOTHING_LOST):
+        self.history.append(lost)
+        return super().call(lost)
 
     @property
     def seen(self):
@@ -329,7 +330,7 @@ def test_the_same_fault_twice_draws_twice():
     )
     network.reset(seeded(1))
     network.mix(torch.zeros(40, 1))
-    share = float(network.inner.inner.seen.lost.double().mean())
+    share = float(network.inner.inner.seen.links.double().mean())
     assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 1560) ** 0.5
     both = StaleNetwork(StaleNetwork(Network(nx.path_graph(2)), 2, seeded(0)), 2, seeded(0))
     rounds = [weights(number, 2, 1) for number in range(3)]
@@ -340,7 +341,7 @@ def test_the_same_fault_twice_draws_twice():
 @every_fault
 def test_sparse_networks_are_disturbed_like_dense_ones(fault):
     sparse, dense = sparse_network(), sparse_network()
-    dense._operators = {torch.float64: dense.operator(torch.float64).to_dense()}
+    dense._sparse, dense._operators = False, {}
     one, two = fault(sparse), fault(dense)
     for number in range(4):
         values = weights(number, 100, 6).reshape(100, 2, 3)
@@ -504,7 +505,7 @@ def test_a_server_has_rounds_with_those_whose_messages_arrive():
         values = weights(0, len(called), 2)
         assert torch.equal(network.upload(values, called), values)
         everybody = torch.randperm(20, generator=drawn)[:15].tolist()
-        lost, away = links_of(inner, inner.seen.lost), network.inner.away.tolist()
+        lost, away = links_of(inner, inner.seen.links), network.inner.away.tolist()
         expected = []
         for node in (1 + agent for agent in everybody):
             fate = (away[node], (0, node) in lost, (node, 0) in lost)
@@ -607,7 +608,7 @@ def test_all_methods_meet_the_same_faults_in_the_same_rounds(fault):
         inner = WatchedStar(6, 3, seeded(0))
         network = fault(inner)
         run(METHODS[name].make(head, Start(), {}), task, network, 6, seed=2, path=(1,))
-        found = [links_of(inner, losses.lost) for losses in inner.history]
+        found = [links_of(inner, lost.links) for lost in inner.history]
         assert len(found) == 6
         stale = [
             one.stale_agents.tolist() for one in layers(network) if hasattr(one, "stale_agents")

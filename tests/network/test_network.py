@@ -223,15 +223,12 @@ def test_a_configuration_says_how_a_server_calls():
     faulty = replace(star, calling="in-turn", faults=FaultConfig(loss=0.1))
     assert make_network(faulty, 10, seeded(5)).inner.calling == "in-turn"
     ring = NetworkConfig(GraphConfig("ring"))
-    with pytest.raises(
-        ValueError, match=r"^calling: got 'in-turn' with a ring graph, but only in a star"
-    ):
+    with pytest.raises(ValueError, match=r"^calling: got 'in-turn' with a ring graph, but only"):
         make_network(replace(ring, calling="in-turn"), 10, seeded(5))
-    for config in (star, ring):
-        with pytest.raises(
-            ValueError, match=r"^calling: got 'x', but it must be 'random' or 'in-turn'"
-        ):
-            make_network(replace(config, calling="x"), 10, seeded(5))
+    with pytest.raises(
+        ValueError, match=r"^calling: got 'x', but it must be 'random' or 'in-turn'"
+    ):
+        make_network(replace(star, calling="x"), 10, seeded(5))
 
 
 def test_all_nodes_but_a_server_are_agents():
@@ -241,20 +238,11 @@ def test_all_nodes_but_a_server_are_agents():
     assert torch.equal(star.agent_rows(values), values[1:])
 
 
-@pytest.mark.parametrize("name", ["mix", "mix_parts"])
-def test_a_network_that_overrides_the_wrong_method_is_refused(name):
-    with pytest.raises(TypeError, match=rf"^Mine: got a {name} of its own, but .* override carry"):
-        type("Mine", (Network,), {name: lambda *parts: parts})
-    mixin = type("Mixin", (), {name: lambda *parts: parts})
-    with pytest.raises(TypeError, match=rf"^Mine: got a {name} of its own"):
-        type("Mine", (mixin, StarNetwork), {})
-
-
 class Doubling(Network):
     """Every neighbour hears twice what was sent."""
 
-    def carry(self, values, sent, losses, floats):
-        return super().carry(values, [2 * part for part in sent], losses, floats + 1)
+    def exchange(self, values, sent, lost, floats):
+        return super().exchange(values, [2 * part for part in sent], lost, floats + 1)
 
 
 def test_mixing_messages_of_several_parts_and_faults_go_through_carry():

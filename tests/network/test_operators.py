@@ -1,4 +1,6 @@
-"""Shift operators against their definitions, entry by entry."""
+"""Shift operators against their definitions entry by entry, and their eigenvalues."""
+
+import math
 
 import naive
 import networkx as nx
@@ -8,8 +10,8 @@ from drawn import seeded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.network import GraphConfig, make_graph, shift_operator
-from fedsurf.network.operators import SPARSE_ABOVE
+from fedsurf.network import GraphConfig, Network, make_graph, operators
+from fedsurf.network.operators import MAX_DENSE_LOWEST, MAX_DENSE_NODES
 
 SHIFTS = ["adjacency", "metropolis", "laplacian"]
 graphs = st.builds(
@@ -21,19 +23,31 @@ graphs = st.builds(
 )
 
 
+def shift_operator(graph, shift):
+    return Network(graph, shift).operator(torch.float64)
+
+
+def eigenvalues(operator):
+    """Return the eigenvalues of any square matrix; those of an S are real."""
+    found = torch.linalg.eigvals(operator.to_dense())
+    assert found.imag.abs().max() < 1e-8
+    return found.real
+
+
 @pytest.mark.parametrize("shift", SHIFTS)
 @given(graph=graphs)
 def test_every_entry_is_as_defined(shift, graph):
-    operator = shift_operator(graph, shift)
-    assert operator.dtype == torch.float64
     expected = [[naive.shift_entry(graph, i, j, shift) for j in graph] for i in graph]
     torch.testing.assert_close(
-        operator, torch.tensor(expected, dtype=torch.float64), rtol=1e-14, atol=1e-14
+        shift_operator(graph, shift),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=1e-14,
+        atol=1e-14,
     )
 
 
 @given(graph=graphs)
-def test_adjacency_takes_means_over_oneself_and_ones_neighbours(graph):
+def test_adjacency_rows_are_means_over_an_agent_and_its_neighbours(graph):
     operator = shift_operator(graph, "adjacency")
     torch.testing.assert_close(operator.sum(1), torch.ones(len(graph)).double())
     assert (operator >= 0).all()
@@ -59,34 +73,59 @@ def test_the_laplacian_is_symmetric_with_its_spectrum_between_0_and_2(graph):
         assert float(spectrum[1]) > 1e-9  # connected: a single eigenvalue of 0
 
 
-def test_the_laplacian_of_a_bipartite_graph_reaches_2():
-    spectrum = torch.linalg.eigvalsh(shift_operator(nx.star_graph(5), "laplacian"))
-    torch.testing.assert_close(spectrum[-1], torch.tensor(2.0).double())
-
-
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_large_operators_of_few_links_are_sparse_and_equal_to_dense_ones(shift):
-    graph = nx.cycle_graph(SPARSE_ABOVE + 1)
-    operator = shift_operator(graph, shift)
+def test_only_large_operators_with_few_links_are_sparse(shift):
+    ring = nx.cycle_graph(MAX_DENSE_NODES + 1)
+    operator = shift_operator(ring, shift)
     assert operator.is_sparse
-    expected = torch.zeros(len(graph), len(graph)).double()
-    for i in graph:
-        for j in (i, *graph.neighbors(i)):
-            expected[i, j] = naive.shift_entry(graph.subgraph(_around(graph, i)), i, j, shift)
-    torch.testing.assert_close(operator.to_dense(), expected)
-
-
-def _around(graph, node):
-    """Return what entries of `node` depend on: its neighbours, and theirs for their degrees."""
-    near = {node, *graph.neighbors(node)}
-    return near | {far for one in near for far in graph.neighbors(one)}
-
-
-def test_small_operators_and_those_of_many_links_are_dense():
-    assert not shift_operator(nx.cycle_graph(SPARSE_ABOVE)).is_sparse
-    assert not shift_operator(nx.complete_graph(SPARSE_ABOVE + 1)).is_sparse
+    expected = [[naive.shift_entry(ring, i, j, shift) for j in ring] for i in ring]
+    torch.testing.assert_close(operator.to_dense(), torch.tensor(expected, dtype=torch.float64))
+    assert not shift_operator(nx.cycle_graph(MAX_DENSE_NODES), shift).is_sparse
+    assert not shift_operator(nx.complete_graph(MAX_DENSE_NODES + 1), shift).is_sparse
 
 
 def test_an_unknown_shift_is_refused():
     with pytest.raises(ValueError, match=r"^shift: got 'identity'"):
-        shift_operator(nx.path_graph(2), "identity")
+        Network(nx.path_graph(2), "identity")
+
+
+@pytest.mark.parametrize("shift", ["metropolis", "adjacency"])
+@given(graph=graphs)
+def test_the_lowest_eigenvalue_is_that_of_the_spectrum(shift, graph):
+    expected = eigenvalues(shift_operator(graph, shift)).min()
+    assert Network(graph, shift).lowest_eigenvalue == pytest.approx(float(expected), abs=1e-7)
+
+
+@pytest.mark.parametrize("shift", ["metropolis", "adjacency"])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        nx.random_regular_graph(3, MAX_DENSE_LOWEST + 2, seed=1),
+        nx.complete_bipartite_graph(40, MAX_DENSE_LOWEST),
+        nx.barabasi_albert_graph(MAX_DENSE_LOWEST + 20, 2, seed=2),
+    ],
+)
+def test_the_lowest_eigenvalue_of_many_nodes_is_found_without_the_spectrum(graph, shift):
+    network, again = Network(graph, shift), Network(graph, shift)
+    expected = float(eigenvalues(network.operator(torch.float64)).min())
+    assert network.lowest_eigenvalue == pytest.approx(expected, abs=2e-3)
+    assert network.lowest_eigenvalue == again.lowest_eigenvalue
+
+
+@pytest.mark.parametrize("agents", [3, 70, 301])
+def test_the_second_eigenvalue_of_a_ring_is_the_known_one(agents, monkeypatch):
+    operator = shift_operator(nx.cycle_graph(agents), "metropolis")
+    known = (1 + 2 * math.cos(2 * math.pi / agents)) / 3
+    assert operators.second_eigenvalue(operator) == pytest.approx(known, abs=1e-12)
+    if agents > 100:
+        monkeypatch.setattr(operators, "MAX_DENSE_SECOND", 100)
+        large = operators.second_eigenvalue(operator)
+        assert 1 - large == pytest.approx(1 - known, rel=1e-6)
+        assert operators.second_eigenvalue(operator) == large
+
+
+def test_negative_eigenvalues_count_by_their_absolute_value():
+    network = Network(nx.complete_bipartite_graph(4, 4), "metropolis")
+    spectrum = torch.linalg.eigvalsh(network.operator(torch.float64))
+    assert -spectrum[0] > spectrum[-2] + 0.1
+    assert network.second_eigenvalue == pytest.approx(-float(spectrum[0]))

@@ -145,8 +145,8 @@ def test_nodes_are_numbered_as_in_the_first_graph():
 @pytest.mark.parametrize(
     ("graphs", "error", "said"),
     [
-        ([], ValueError, "graphs: got none"),
-        (nx.path_graph(3), TypeError, "graphs: got one networkx graph, but it must be a sequence"),
+        ([], ValueError, "graphs: got an empty sequence"),
+        (nx.path_graph(3), ValueError, "graphs: got one networkx graph, but it must be a sequence"),
         ([nx.path_graph(3), "ring"], TypeError, r"graphs\[1\]: got 'ring'"),
         (
             [nx.path_graph(3), nx.path_graph(4)],
@@ -169,9 +169,9 @@ def test_graphs_that_cannot_serve_are_refused(graphs, error, said):
 class Watched(TimeVaryingNetwork):
     """Notes what was lost in every round."""
 
-    def carry(self, values, sent, losses, floats):
-        self.seen = losses
-        return super().carry(values, sent, losses, floats)
+    def exchange(self, values, sent, lost, floats):
+        self.seen = lost
+        return super().exchange(values, sent, lost, floats)
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_rounds_with_faults_equal_a_loop_over_what_arrived(shift, rule):
 def test_faults_and_methods_know_that_it_changes():
     network = TimeVaryingNetwork(halves(), "metropolis")
     assert not network.reliable
-    assert network.neighbours.tolist() == [1] * 6
+    assert network.degrees.tolist() == [1] * 6
     wrapped = StaleNetwork(network, 0, seeded(0))
     assert not wrapped.reliable
-    assert wrapped.neighbours.tolist() == [1] * 6
+    assert wrapped.degrees.tolist() == [1] * 6
     assert len(wrapped.operators(torch.float32)) == 2
     uneven = TimeVaryingNetwork([on(3, (0, 1)), on(3, (0, 1), (1, 2))])
-    assert uneven.neighbours.tolist() == [1, 1.5, 0.5]
+    assert uneven.degrees.tolist() == [1, 1.5, 0.5]
 
 
 def test_dgd_equals_a_loop_over_agents():

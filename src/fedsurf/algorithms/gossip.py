@@ -23,7 +23,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,9 +31,6 @@ from fedsurf.algorithms.checks import check_averages, check_fits
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
-
-DENSE_UP_TO = 1000
-"""Up to this number of nodes all eigenvalues are computed, above it only the one that is needed."""
 
 Solve = Callable[[Tensor, Tensor], Tensor]
 """Returns weights `[rows, parameters]`, given estimates `[rows, size]` and the weights so far."""
@@ -64,29 +60,6 @@ class AveragingState(State):
     relaxation: float
     contraction: float
     heard: Tensor
-
-
-def second_eigenvalue(network: Network) -> float:
-    """Return the second largest absolute eigenvalue of a symmetric S whose rows sum to 1."""
-    nodes, operator = network.nodes, network.operator(torch.float64)
-    if nodes == 1:
-        return 0.0
-    if nodes <= DENSE_UP_TO:
-        found = torch.linalg.eigvalsh(operator.to_dense() - 1 / nodes)
-        return float(found.abs().max())
-
-    def deflated(vector: np.ndarray) -> np.ndarray:
-        column = torch.from_numpy(np.ascontiguousarray(vector).reshape(-1, 1))
-        mixed: np.ndarray = (operator @ column).flatten().numpy() - vector.mean()
-        return mixed
-
-    # A start of ARPACK's own would be random.
-    start = torch.randn(nodes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    from scipy.sparse.linalg import LinearOperator, eigsh  # slow to import
-
-    product = LinearOperator((nodes, nodes), matvec=deflated, dtype=np.float64)
-    found = eigsh(product, k=1, ncv=100, v0=start.numpy(), return_eigenvectors=False)
-    return float(abs(found[0]))
 
 
 @dataclass(frozen=True)
@@ -166,7 +139,7 @@ def begin_averaging(
         values=statistics,
         previous=statistics,
         relaxation=1.0,
-        contraction=second_eigenvalue(network) if accelerated and network.reliable else 0.0,
+        contraction=network.second_eigenvalue if accelerated and network.reliable else 0.0,
         heard=heard,
     )
 

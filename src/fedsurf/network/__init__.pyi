@@ -1,5 +1,6 @@
 from .build import make_network as make_network
 from .build import shift_of as shift_of
+from .build import with_faults as with_faults
 from .config import Calling as Calling
 from .config import FaultConfig as FaultConfig
 from .config import GraphConfig as GraphConfig
@@ -11,12 +12,10 @@ from .faults import FaultyNetwork as FaultyNetwork
 from .faults import LeavingNetwork as LeavingNetwork
 from .faults import LossyNetwork as LossyNetwork
 from .faults import StaleNetwork as StaleNetwork
-from .faults import with_faults as with_faults
 from .graphs import check_graph as check_graph
 from .graphs import check_graphs as check_graphs
 from .graphs import make_graph as make_graph
-from .losses import Losses as Losses
 from .network import Network as Network
-from .operators import shift_operator as shift_operator
+from .operators import LostMessages as LostMessages
 from .star import StarNetwork as StarNetwork
 from .time_varying import TimeVaryingNetwork as TimeVaryingNetwork

@@ -1,20 +1,20 @@
-"""From a configuration to its network."""
+"""Networks from configurations."""
 
 import torch
 
 from fedsurf.common.checks import check_kind, check_option
-from fedsurf.network.config import Calling, FaultConfig, GraphConfig, NetworkConfig, Shift
-from fedsurf.network.faults import with_faults
+from fedsurf.network.config import Calling, FaultConfig, LostWeights, NetworkConfig, Shift
+from fedsurf.network.faults import LeavingNetwork, LossyNetwork, StaleNetwork
 from fedsurf.network.graphs import make_graph
 from fedsurf.network.network import Network
 from fedsurf.network.star import StarNetwork
 
 
 def shift_of(config: NetworkConfig) -> Shift:
-    """Return the shift operator of a network: the one that is named, or else the one that suits the graph.
+    """Return the shift operator of a configuration, or the default of its graph.
 
-    Metropolis–Hastings weights let all agents count alike on a graph of unequal degrees. In a star
-    they would weigh the server 1/(1 + agents) at every agent, which then hardly hears of the others.
+    Metropolis–Hastings weights give all agents the same influence on a graph of unequal degrees. In a
+    star the server would have the weight 1/(1 + agents) at every agent, and rounds would change little.
     """
     if config.shift is not None:
         return config.shift
@@ -22,38 +22,65 @@ def shift_of(config: NetworkConfig) -> Shift:
 
 
 def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
-    """Build the network that a configuration describes.
+    """Build the network of a configuration.
 
     Parameters
     ----------
     config : NetworkConfig
         The graph, the shift operator and faults.
     agents : int
-        The number of agents, without a server.
+        Number of agents, without a server.
     generator : torch.Generator
-        Draws a random graph, and what is random in a network itself: who reports, and faults.
+        Draws random graphs; also the source of randomness of the network itself: the agents that
+        report, and faults.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> from fedsurf.network import GraphConfig
+    >>> config = fedsurf.NetworkConfig(GraphConfig("erdos-renyi", probability=0.5))
+    >>> network = fedsurf.make_network(config, agents=10, generator=fedsurf.generator(0))
+    >>> network.agents, network.links.shape
+    (10, torch.Size([2, 42]))
     """
     check_kind(config, NetworkConfig, "config", "a NetworkConfig")
-    check_kind(config.graph, GraphConfig, "config.graph", "a GraphConfig")
-    check_kind(config.faults, FaultConfig, "config.faults", "a FaultConfig")
     check_kind(generator, torch.Generator, "generator", "a torch.Generator")
-    return with_faults(_without_faults(config, agents, generator), config.faults, generator)
-
-
-def _without_faults(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
+    check_option(config.calling, Calling, "calling")
+    network: Network
     if config.graph.kind == "star":
-        return StarNetwork(
+        network = StarNetwork(
             agents, config.reporting, generator, shift_of(config), calling=config.calling
         )
-    if config.reporting is not None:
-        raise ValueError(
-            f"reporting: got {config.reporting} with a {config.graph.kind} graph, "
-            "but only in a star do some agents report and others not"
-        )
-    check_option(config.calling, Calling, "calling")
-    if config.calling != "random":
-        raise ValueError(
-            f"calling: got {config.calling!r} with a {config.graph.kind} graph, "
-            "but only in a star are agents called"
-        )
-    return Network(make_graph(config.graph, agents, generator), shift_of(config))
+    else:
+        for name, default in (("reporting", None), ("calling", "random")):
+            value = getattr(config, name)
+            if value != default:
+                raise ValueError(
+                    f"{name}: got {value!r} with a {config.graph.kind} graph, but only the agents of "
+                    "a star are called by a server"
+                )
+        network = Network(make_graph(config.graph, agents, generator), shift_of(config))
+    return with_faults(network, config.faults, generator)
+
+
+def with_faults(network: Network, config: FaultConfig, generator: torch.Generator) -> Network:
+    """Wrap a network in the faults of a configuration; without any, return the network itself.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> import fedsurf
+    >>> from fedsurf.network import with_faults
+    >>> ring = fedsurf.Network(nx.cycle_graph(5))
+    >>> with_faults(ring, fedsurf.FaultConfig(loss=0.1), fedsurf.generator(0)).reliable
+    False
+    """
+    if config == FaultConfig():
+        return network
+    check_option(config.weights, LostWeights, "weights")
+    weights = config.weights
+    stale = StaleNetwork(network, config.stale, generator)
+    lossy = LossyNetwork(stale if stale.active else network, config.loss, generator, weights)
+    inner = lossy if lossy.active else lossy.inner
+    leaving = LeavingNetwork(inner, config.leave, config.comeback, generator, weights)
+    return leaving if leaving.active else inner

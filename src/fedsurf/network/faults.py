@@ -1,9 +1,9 @@
 """Faults: networks that wrap a network. Stale agents, lost messages, agents that leave and return.
 
-A fault changes what a round carries and hands it on to the network that it wraps, which mixes and
-counts. So faults wrap each other in any order, over graphs and stars alike, and a method cannot tell
-a network with faults from one without. What happens in round r depends on nothing but the generator
-of the run and r: methods that are given the same generator meet the same faults in the same rounds.
+A fault changes the messages of a round, and the network that it wraps exchanges and counts them. So
+faults wrap graphs, stars and each other, and an algorithm runs on them as on any network. The faults
+of round r are a function of the run's generator and r alone: methods with the same generator meet the
+same faults in the same rounds.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind, check_number, check_whole
+from fedsurf.common.checks import check_kind, check_number, check_option, check_share, check_whole
 from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.network.config import FaultConfig, LostWeights
-from fedsurf.network.losses import Losses, check_lost_weights
+from fedsurf.network.config import LostWeights
 from fedsurf.network.network import Network
-from fedsurf.network.star import check_agents, check_rows
+from fedsurf.network.operators import NOTHING_LOST, LostMessages
+from fedsurf.network.star import check_called
 
 
 class FaultyNetwork(Network):
-    """A network around another one, which it disturbs; the kinds of faults derive from it.
+    """A network around another one, with faults; its subclasses are the kinds of faults.
 
     Parameters
     ----------
     inner : Network
-        What is disturbed. Its graph, S, rounds and floats are those of this network.
+        The network to disturb, with which this one shares graph, S, rounds and floats.
     active : bool
         Whether anything ever goes wrong. If not, every bit is that of the inner network.
     generator : torch.Generator
-        Where the faults are drawn from. They have a stream of their own, so that a star calls the
-        same agents with faults and without.
+        Seeds the faults. They have a stream of their own, so that a star calls the same agents with
+        and without faults.
     """
 
     def __init__(self, inner: Network, *, active: bool, generator: torch.Generator) -> None:
@@ -41,26 +41,13 @@ class FaultyNetwork(Network):
         self.active = active
         self.server = inner.server
         self.graph, self.shift, self.links = inner.graph, inner.shift, inner.links
-        # The same fault may wrap a network twice: each draws its own.
+        self.degrees, self.reporting = inner.degrees, inner.reporting
+        self.reliable = inner.reliable and not active
+        # Two faults of one kind draw from different streams.
         self._depth = inner._depth_of(type(self)) if isinstance(inner, FaultyNetwork) else 0
         # Without faults nothing is taken from the generator, which a star may share.
         self._generator = self._stream(generator) if active else torch.Generator()
         self._begin()
-
-    @property
-    def reporting(self) -> int:
-        """How many agents are heard in a round without faults."""
-        return self.inner.reporting
-
-    @property
-    def reliable(self) -> bool:
-        """Whether every round is S: the same links, and every message arrives as it was sent."""
-        return self.inner.reliable and not self.active
-
-    @property
-    def neighbours(self) -> Tensor:
-        """How many neighbours each node hears in a round without faults, `[nodes]`."""
-        return self.inner.neighbours
 
     @property
     def rounds(self) -> int:
@@ -69,23 +56,15 @@ class FaultyNetwork(Network):
 
     @property
     def link_floats(self) -> Tensor:
-        """The floats that crossed each link so far, or were sent and lost, int64 `[links]`."""
+        """Floats sent over each link so far, lost messages included, int64 `[links]`."""
         return self.inner.link_floats
 
-    def _depth_of(self, kind: type) -> int:
-        """Return how many faults of a kind there are from here inwards."""
-        deeper = self.inner._depth_of(kind) if isinstance(self.inner, FaultyNetwork) else 0
-        return deeper + int(type(self) is kind)
-
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Begin a new run; faults, and what else is random, come from `generator`."""
-        if not self.active:
+        """Begin a new run, with the counts at 0; `generator` becomes the source of randomness."""
+        if not self.active or generator is None:
             self.inner.reset(generator)
-            return
-        if generator is None:
-            self.inner.reset()
         else:
-            # A copy, so that the inner network draws what it would draw without faults.
+            # A copy, so that the inner network draws the same as without faults.
             self.inner.reset(copied(generator))
             self._generator = self._stream(generator)
         self._begin()
@@ -98,46 +77,51 @@ class FaultyNetwork(Network):
         """Return every S that a round of the inner network may have, without faults."""
         return self.inner.operators(dtype)
 
-    def carry(
-        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
+    def exchange(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
-        """Disturb the round, and let the inner network carry it."""
-        if not self.active:
-            return self.inner.carry(values, sent, losses, floats)
-        return self.inner.carry(values, self._send(sent), self._lose(losses), floats)
+        """Disturb the messages of a round, and let the inner network exchange them."""
+        if self.active:
+            sent, lost = self._send(sent), self._lose(lost)
+        return self.inner.exchange(values, sent, lost, floats)
 
-    def summon(self, losses: Losses) -> Tensor:
-        """Disturb the round, and let the inner network begin it."""
-        return self.inner.summon(self._lose(losses) if self.active else losses)
+    def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:
+        """Begin a round of the server with the agents whose messages arrive."""
+        return self.inner.call(self._lose(lost) if self.active else lost)
 
     def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the server's `value[…]` to the given agents: `[agents, …]`."""
+        """Send the server's `value[…]` to called agents: `[agents, …]`."""
         return self.inner.download(value, agents, among)
 
     def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the given agents' `values[agents, …]` to the server."""
+        """Send called agents' `values[agents, …]` to the server."""
         return self.inner.upload(values, agents, among)
 
     def _begin(self) -> None:
-        """Forget the run before, and draw what stays the same in this one."""
+        """Forget the last run, and draw what is the same in all rounds of the next."""
 
     def _send(self, sent: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return what the neighbours receive of every node in this round, part by part."""
         return sent
 
-    def _lose(self, losses: Losses) -> Losses:
-        """Return what does not arrive in this round."""
-        return losses
+    def _lose(self, lost: LostMessages) -> LostMessages:
+        """Return the messages that do not arrive in this round."""
+        return lost
+
+    def _depth_of(self, kind: type) -> int:
+        """Return the number of faults of a kind, from here inwards."""
+        deeper = self.inner._depth_of(kind) if isinstance(self.inner, FaultyNetwork) else 0
+        return deeper + int(type(self) is kind)
 
     def _stream(self, generator: torch.Generator) -> torch.Generator:
         return seeded(next_seed(generator), "fault", type(self).__name__, self._depth)
 
     def _check_weights(self, weights: LostWeights) -> LostWeights:
-        check_lost_weights(weights)
+        check_option(weights, LostWeights, "weights")
         if self.active and weights == "renormalised" and self.shift == "laplacian":
             raise ValueError(
-                "weights: got 'renormalised' with the shift operator 'laplacian', whose rows are "
-                "no averages to be renormalised: use 'kept-by-receiver'"
+                "weights: got 'renormalised' with the shift operator 'laplacian', whose rows are not "
+                "averages, but it must be 'kept-by-receiver'"
             )
         return weights
 
@@ -145,25 +129,33 @@ class FaultyNetwork(Network):
 class StaleNetwork(FaultyNetwork):
     """Some agents are asynchronous: their neighbours use what these sent in the round before.
 
-    Who they are is drawn once a run; a server is never among them. An agent always uses its own
-    current row. In its first round there is nothing older, and a stale agent sends what it has.
+    The stale agents are drawn once a run; a server is never one of them. An agent always uses its own
+    current row. In the first round, nothing is late.
 
-    Messages of different shapes are remembered apart: a stale agent sends what it sent in the last
-    round that carried rows of the same shape and type. So the weights are late from their second
-    round on, whatever else was averaged before them. Two things of one shape in turn would be taken
-    for each other: send them in one message, as gradient tracking does. Parts of a message are
-    remembered apart by their place in it, and by how many there are.
-
-    Through `upload`, a stale agent sends what it would have sent when it was last called.
+    A late message is the last one with the same shapes and type. So an algorithm that sends two
+    things of one shape must send them in one message, as gradient tracking does. An upload is late by
+    one call: a stale agent sends what it would have sent when it was last called.
 
     Parameters
     ----------
     inner : Network
-        What is disturbed.
+        The network to disturb.
     stale : int
-        How many agents are stale, the paper's n_asyn.
+        Number of stale agents, the paper's n_asyn.
     generator : torch.Generator
         Draws them.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> import torch
+    >>> import fedsurf
+    >>> from fedsurf.network import StaleNetwork
+    >>> network = StaleNetwork(fedsurf.Network(nx.path_graph(2)), 2, fedsurf.generator(0))
+    >>> values = torch.tensor([[0.0], [2.0]])
+    >>> first, second = network.mix(values), network.mix(values + 10)
+    >>> second.flatten()  # each agent averages its own 10 or 12 with the other's old 2 or 0
+    tensor([6., 6.])
     """
 
     def __init__(self, inner: Network, stale: int, generator: torch.Generator) -> None:
@@ -177,36 +169,33 @@ class StaleNetwork(FaultyNetwork):
         super().__init__(inner, active=stale > 0, generator=generator)
 
     def _begin(self) -> None:
-        self._sent: dict[tuple[tuple[int, int], torch.Size, torch.dtype], Tensor] = {}
+        self._sent: dict[tuple[int, int, torch.Size, torch.dtype], Tensor] = {}
         self._uploaded: dict[tuple[torch.Size, torch.dtype], tuple[Tensor, Tensor]] = {}
         self.stale_agents = torch.randperm(self.agents, generator=self._generator)[: self.stale]
         self._place = torch.full((self.agents,), -1)
         self._place[self.stale_agents] = torch.arange(self.stale)
 
     def _send(self, sent: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [self._late(part, (place, len(sent))) for place, part in enumerate(sent)]
-
-    def _late(self, sent: Tensor, place: tuple[int, int]) -> Tensor:
-        rows = self.stale_agents + int(self.server)
-        kind = (place, sent.shape[1:], sent.dtype)
-        current = sent[rows]
-        before = self._sent.get(kind)
-        self._sent[kind] = current
-        return sent if before is None else sent.index_copy(0, rows, before)
+        rows, received = self.stale_agents + int(self.server), []
+        for place, part in enumerate(sent):
+            kind = (place, len(sent), part.shape[1:], part.dtype)
+            before = self._sent.get(kind)
+            self._sent[kind] = part[rows]
+            received.append(part if before is None else part.index_copy(0, rows, before))
+        return received
 
     def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the given agents' `values[agents, …]` to the server; the stale ones' are late."""
+        """Send called agents' `values[agents, …]` to the server, late ones for the stale agents."""
         if not self.active:
             return self.inner.upload(values, agents, among)
-        check_agents(agents, self.agents)
-        check_rows(values, agents)
+        check_called(agents, self.agents, values)
         place = self._place[agents]
         late = (place >= 0).nonzero().flatten()
         place = place[late]
         kind = (values.shape[1:], values.dtype)
         if kind not in self._uploaded:
-            nothing = values.new_zeros(self.stale, *values.shape[1:])
-            self._uploaded[kind] = nothing, torch.zeros(self.stale, dtype=torch.bool)
+            empty = values.new_zeros(self.stale, *values.shape[1:])
+            self._uploaded[kind] = empty, torch.zeros(self.stale, dtype=torch.bool)
         memory, known = self._uploaded[kind]
         self._uploaded[kind] = (
             memory.index_copy(0, place, values[late]),
@@ -221,19 +210,19 @@ class LossyNetwork(FaultyNetwork):
     """Every directed link loses its message of a round with the same probability, independently.
 
     Lost messages were sent, and count as floats. An agent that a server draws, but whose download
-    or upload is lost, takes no part in that round.
+    or upload is lost, does not take part in that round.
 
     Parameters
     ----------
     inner : Network
-        What is disturbed.
+        The network to disturb.
     loss : float
         The probability, at least 0 and below 1.
-    weights : {"renormalised", "kept-by-receiver"}
-        What becomes of the weight of a lost message: the receiver's remaining weights, its own
-        among them, are scaled to the old sum; or the receiver puts its own value in its place.
     generator : torch.Generator
-        Draws what is lost.
+        Draws the losses.
+    weights : {"renormalised", "kept-by-receiver"}
+        The weight of a lost message: the receiver's remaining weights, its own included, are scaled
+        to the same sum; or the receiver uses its own value instead.
     """
 
     def __init__(
@@ -250,31 +239,31 @@ class LossyNetwork(FaultyNetwork):
         super().__init__(inner, active=loss > 0, generator=generator)
         self.weights = self._check_weights(weights)
 
-    def _lose(self, losses: Losses) -> Losses:
-        lost = torch.rand(self.links.shape[1], generator=self._generator) < self.loss
-        return losses.of_links(lost, self.weights)
+    def _lose(self, lost: LostMessages) -> LostMessages:
+        links = torch.rand(self.links.shape[1], generator=self._generator) < self.loss
+        return lost.with_links(links, self.weights)
 
 
 class LeavingNetwork(FaultyNetwork):
     """Agents leave and return: before every round, each of them may do so, independently.
 
-    All are there at the beginning. In the long run an agent is away in leave / (leave + comeback) of
-    the rounds. Meanwhile it neither sends nor receives, its links count no floats, its row comes
-    back from `mix` as it was, and a server does not call it (if it was its turn, it counts as called).
-    It knows nothing of all this: local steps it takes as ever. A server itself never leaves.
+    All are present at the beginning; in the long run an agent is away in leave / (leave + comeback) of
+    the rounds. An agent that is away neither sends nor receives, its links count no floats, `mix`
+    returns its row unchanged, and a server does not call it (its turn is over). It still takes its
+    local steps. A server never leaves.
 
     Parameters
     ----------
     inner : Network
-        What is disturbed.
+        The network to disturb.
     leave : float
-        The probability with which an agent that is there leaves before a round, between 0 and 1.
+        Probability that a present agent leaves before a round.
     comeback : float
-        The probability with which one that is away returns, between 0 and 1.
-    weights : {"renormalised", "kept-by-receiver"}
-        What becomes of the weights of its messages, as in `LossyNetwork`.
+        Probability that an agent that is away returns before a round.
     generator : torch.Generator
         Draws who leaves and who returns.
+    weights : {"renormalised", "kept-by-receiver"}
+        The weights of its messages, as in `LossyNetwork`.
     """
 
     def __init__(
@@ -285,35 +274,18 @@ class LeavingNetwork(FaultyNetwork):
         generator: torch.Generator,
         weights: LostWeights = "renormalised",
     ) -> None:
-        for name, chance in (("leave", leave), ("comeback", comeback)):
-            check_number(chance, name)
-            if not 0 <= chance <= 1:
-                raise ValueError(f"{name}: got {chance}, but it must be between 0 and 1")
+        check_share(leave, "leave")
+        check_share(comeback, "comeback")
         self.leave, self.comeback = leave, comeback
         super().__init__(inner, active=leave > 0, generator=generator)
         self.weights = self._check_weights(weights)
 
     def _begin(self) -> None:
         self.away = torch.zeros(self.nodes, dtype=torch.bool)
-        """Who was away in the last round, bool `[nodes]`."""
+        """Nodes that were away in the last round, bool `[nodes]`."""
 
-    def _lose(self, losses: Losses) -> Losses:
+    def _lose(self, lost: LostMessages) -> LostMessages:
         drawn = torch.rand(self.nodes, generator=self._generator)
         self.away = torch.where(self.away, drawn >= self.comeback, drawn < self.leave)
         self.away[: int(self.server)] = False
-        return losses.of_nodes(self.away, self.links, self.weights)
-
-
-def with_faults(network: Network, config: FaultConfig, generator: torch.Generator) -> Network:
-    """Wrap a network in the faults that `config` names; without any, return the network itself."""
-    check_lost_weights(config.weights)
-    stale = StaleNetwork(network, config.stale, generator)
-    lossy = LossyNetwork(stale if stale.active else network, config.loss, generator, config.weights)
-    leaving = LeavingNetwork(
-        lossy if lossy.active else lossy.inner,
-        config.leave,
-        config.comeback,
-        generator,
-        config.weights,
-    )
-    return leaving if leaving.active else leaving.inner
+        return lost.with_absent(self.away, self.links, self.weights)

@@ -1,4 +1,4 @@
-"""Graphs: who is linked to whom. Families by name, or any networkx graph of one's own."""
+"""Graphs: the links between agents, from families by name or from any networkx graph."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import get_args
@@ -6,24 +6,23 @@ from typing import get_args
 import networkx as nx
 import torch
 
-from fedsurf.common.checks import check_kind, check_number, check_whole
+from fedsurf.common.checks import check_count, check_kind, check_share, check_whole
 from fedsurf.common.randomness import next_seed
 from fedsurf.common.text import counted
 from fedsurf.network.config import GraphConfig, GraphKind
 
-_DRAWS = 100
-"""How many random graphs are drawn in search of a connected one."""
+MAX_DRAWS = 100
+"""Number of random graphs that are drawn until one is connected."""
 
 
 def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> nx.Graph:
-    """Draw a connected graph of the family over `agents` agents, numbered from 0.
+    """Draw a connected graph of a family over `agents` agents, numbered from 0.
 
-    A star has one node more, the server, as node 0. Random families are drawn again until the graph
-    is connected, which is an error after a hundred vain draws.
+    A star has one more node, the server, as node 0. A random graph that is not connected is drawn
+    again, up to a hundred times.
     """
-    check_whole(agents, "agents")
-    if agents < 1:
-        raise ValueError(f"agents: got {agents}, but a network has at least one agent")
+    check_count(agents, "agents")
+    degree, probability = config.degree, config.probability
     if config.kind == "star":
         return nx.star_graph(agents)
     if agents == 1:
@@ -36,64 +35,54 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
         case "torus":
             return _torus(agents)
         case "regular":
-            check_whole(config.degree, "degree")
-            _check_degree(config.degree, agents, even=agents * config.degree % 2 == 0)
+            _check_degree(degree, agents, even=agents * degree % 2 == 0)
             return _connected(
-                lambda: nx.random_regular_graph(config.degree, agents, seed=next_seed(generator)),
-                "degree",
-                config.degree,
+                lambda: nx.random_regular_graph(degree, agents, seed=next_seed(generator)),
+                f"degree: got {degree}",
             )
         case "erdos-renyi":
-            _check_probability(config.probability)
+            check_share(probability, "probability")
             return _connected(
-                lambda: nx.gnp_random_graph(agents, config.probability, seed=next_seed(generator)),
-                "probability",
-                config.probability,
+                lambda: nx.gnp_random_graph(agents, probability, seed=next_seed(generator)),
+                f"probability: got {probability}",
             )
         case "small-world":
-            _check_probability(config.probability)
-            # networkx would round an odd degree down without a word.
-            check_whole(config.degree, "degree")
-            _check_degree(config.degree, agents, even=config.degree % 2 == 0)
+            check_share(probability, "probability")
+            _check_degree(degree, agents, even=degree % 2 == 0)  # networkx would round it down
             return _connected(
                 lambda: nx.watts_strogatz_graph(
-                    agents, config.degree, config.probability, seed=next_seed(generator)
+                    agents, degree, probability, seed=next_seed(generator)
                 ),
-                "degree",
-                config.degree,
+                f"degree: got {degree}",
             )
     raise ValueError(f"kind: got {config.kind!r}, but it must be one of {get_args(GraphKind)}")
 
 
 def check_graph(graph: nx.Graph) -> nx.Graph:
-    """Return `graph` with its nodes numbered 0, 1, … in their order, or raise if it cannot serve."""
+    """Return a connected graph with its nodes numbered 0, 1, … in their order; raise if it is not one."""
     _check_links(graph, "graph")
     _check_connected(graph, "graph: got")
     return _numbered(graph, list(graph))
 
 
 def check_graphs(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
-    """Return graphs of the same nodes, numbered 0, 1, … in the order of the first.
+    """Return graphs of the same nodes, numbered in the order of the first; raise if they are not.
 
-    Each alone may fall apart. Together they must be connected: with all their links in one graph,
-    every node must reach every other.
+    All their links together must connect the nodes; a single graph may fall apart.
     """
-    if isinstance(graphs, nx.Graph):
-        raise TypeError("graphs: got one networkx graph, but it must be a sequence of them")
-    if not len(graphs):
-        raise ValueError("graphs: got none, but there must be at least one")
-    nodes: list[Hashable] = []
+    if isinstance(graphs, nx.Graph) or not len(graphs):
+        got = "one networkx graph" if isinstance(graphs, nx.Graph) else "an empty sequence"
+        raise ValueError(f"graphs: got {got}, but it must be a sequence of networkx graphs")
     for place, graph in enumerate(graphs):
         _check_links(graph, f"graphs[{place}]")
-        nodes = nodes or list(graph)
-        other = set(nodes) ^ set(graph)
+        other = set(graphs[0]) ^ set(graph)
         if other:
             raise ValueError(
-                f"graphs[{place}]: got other nodes than the first graph has, such as "
-                f"{min(other, key=str)!r}, but all graphs must be of the same agents"
+                f"graphs[{place}]: got other nodes than in the first graph, such as "
+                f"{min(other, key=str)!r}, but all graphs must have the same agents"
             )
     _check_connected(nx.compose_all(graphs), "graphs: got, with all links together,")
-    return [_numbered(graph, nodes) for graph in graphs]
+    return [_numbered(graph, list(graphs[0])) for graph in graphs]
 
 
 def _check_links(graph: nx.Graph, argument: str) -> None:
@@ -117,9 +106,8 @@ def _check_connected(graph: nx.Graph, got: str) -> None:
 
 
 def _numbered(graph: nx.Graph, nodes: Sequence[Hashable]) -> nx.Graph:
-    """Return the graph with these nodes, in this order, as 0, 1, …, without attributes and loops."""
-    plain = nx.Graph()
-    plain.add_nodes_from(range(len(nodes)))
+    """Return the graph with these nodes as 0, 1, …, without attributes and links to themselves."""
+    plain = nx.empty_graph(len(nodes))
     number = {node: position for position, node in enumerate(nodes)}
     plain.add_edges_from((number[a], number[b]) for a, b in graph.edges if a != b)
     return plain
@@ -131,34 +119,23 @@ def _torus(agents: int) -> nx.Graph:
         raise ValueError(
             f"agents: got {agents}, but a torus needs a number of agents with two factors above 1"
         )
-    grid = nx.grid_2d_graph(rows, agents // rows, periodic=True)
-    return check_graph(grid)
+    return check_graph(nx.grid_2d_graph(rows, agents // rows, periodic=True))
 
 
-def _connected(draw: Callable[[], nx.Graph], argument: str, value: float) -> nx.Graph:
-    for _ in range(_DRAWS):
+def _connected(draw: Callable[[], nx.Graph], got: str) -> nx.Graph:
+    for _ in range(MAX_DRAWS):
         graph = draw()
         if nx.is_connected(graph):
-            # networkx may list the nodes of a random graph in any order: agents are 0, 1, …
-            ordered = nx.Graph()
-            ordered.add_nodes_from(range(len(graph)))
-            ordered.add_edges_from(sorted(tuple(sorted(edge)) for edge in graph.edges))
-            return ordered
+            return _numbered(graph, sorted(graph))  # networkx lists nodes in any order
     raise ValueError(
-        f"{argument}: got {value}, with which none of {_DRAWS} random graphs was connected; "
-        "it must be larger"
+        f"{got}, with which none of {MAX_DRAWS} random graphs was connected; it must be larger"
     )
 
 
 def _check_degree(degree: int, agents: int, *, even: bool) -> None:
+    check_whole(degree, "degree")
     if not 1 <= degree < agents or not even:
         raise ValueError(
-            f"degree: got {degree} for {counted(agents, 'agent')}, but it must be between 1 and {agents - 1}, "
-            "and degree times agents must be even; in a small world, degree itself"
+            f"degree: got {degree} for {counted(agents, 'agent')}, but it must be between 1 and "
+            f"{agents - 1}, and degree times agents must be even; in a small world, degree itself"
         )
-
-
-def _check_probability(probability: float) -> None:
-    check_number(probability, "probability")
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability: got {probability}, but it must be between 0 and 1")

@@ -1,4 +1,4 @@
-"""A star: a server without data, and agents of whom some report to it in a round."""
+"""A star: a server without data, and agents of which a sample reports to it in each round."""
 
 from collections.abc import Sequence
 
@@ -6,43 +6,56 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind, check_option, check_whole
+from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
 from fedsurf.network.config import Calling, Shift
-from fedsurf.network.losses import NO_LOSSES, Losses
 from fedsurf.network.network import Network
+from fedsurf.network.operators import NOTHING_LOST, LostMessages
 
 
 class StarNetwork(Network):
-    """A server (node 0, without data) and agents, of whom a few report in each round.
+    """A server (node 0, without data) and agents, of which a sample reports in each round.
 
-    In a round the server receives the rows of `reporting` agents, and every agent receives the
-    server's. The server's row of S keeps its sum: the weights of the agents who do not report go, in
-    equal parts, to those who do. The links are those from the server to agent 1, 2, …, then those
-    from agent 1, 2, … to the server.
+    A round of `mix`: `reporting` agents send to the server, and the server sends to all agents. The
+    weights of the others go, in equal parts, to those who report, so that the server's row of S
+    keeps its sum.
 
-    Who reports is drawn in each round independently of all others (the paper's), or in turn: every
-    agent once, in a random order, before any is called again, in another order. Of 100 agents, 10 of
-    whom report at random, a third is never heard in 10 rounds; in turn all are. Where a round ends
-    one pass over the agents, it takes the first of the next pass who are not in it already; those
-    who are keep their place there. So, with n agents, nobody reports twice in a round, and after r
-    rounds everybody was called r · reporting / n times, rounded down or up. That is at most once more
-    than anybody else; in rounds from the middle of a run alone it may be twice more.
+    A round of a server's method: `call` draws the agents of the round, `download` sends them the
+    server's model, and `upload` sends their results to the server. Only their links count floats.
 
-    With faults, an agent that was called counts as called, also if it was away or its messages were
-    lost: its turn comes again in the next pass only.
+    Agents are drawn independently in each round (the paper's way), or in turn: every agent once, in
+    a random order, before any is drawn again. A round at the end of one pass over the agents is
+    filled with the first of the next pass that are not in it already. So no agent reports twice in a
+    round, and after r rounds each was drawn r · reporting / agents times, rounded down or up.
 
     Parameters
     ----------
     agents : int
-        The number of agents, without the server.
+        Number of agents, without the server.
     reporting : int or None
-        How many of them report in a round (the paper: 10 of 100); all where None.
+        Number of agents that report in a round (the paper: 10 of 100); None for all.
     generator : torch.Generator
         Draws who reports.
     shift : {"adjacency", "metropolis", "laplacian"}
         The shift operator S.
     calling : {"random", "in-turn"}
-        How who reports is drawn. Where all report, both are the same, to the bit.
+        The way in which agents are drawn. If all report, both give the same bits.
+
+    Attributes
+    ----------
+    links : Tensor
+        The links from the server to agent 1, 2, …, then those from agent 1, 2, … to the server.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import fedsurf
+    >>> star = fedsurf.StarNetwork(agents=6, reporting=2, generator=fedsurf.generator(0))
+    >>> called = star.call()
+    >>> models = star.download(torch.zeros(3), called)
+    >>> models.shape, star.upload(models + 1, called).mean(0)
+    (torch.Size([2, 3]), tensor([1., 1., 1.]))
+    >>> star.rounds, star.floats
+    (1, 12)
     """
 
     server = True
@@ -56,57 +69,50 @@ class StarNetwork(Network):
         *,
         calling: Calling = "random",
     ) -> None:
-        check_whole(agents, "agents")
+        check_count(agents, "agents")
         check_kind(generator, torch.Generator, "generator", "a torch.Generator")
         if reporting is not None:
             check_whole(reporting, "reporting", " or None for all agents")
-        if agents < 1:
-            raise ValueError(f"agents: got {agents}, but a network has at least one agent")
-        if reporting is not None and not 1 <= reporting <= agents:
-            raise ValueError(
-                f"reporting: got {reporting}, but it must be between 1 and {agents}, the agents"
-            )
+            if not 1 <= reporting <= agents:
+                raise ValueError(
+                    f"reporting: got {reporting}, but it must be between 1 and {agents}, the agents"
+                )
         check_option(calling, Calling, "calling")
-        self._reporting = agents if reporting is None else reporting
         self.calling = calling
         super().__init__(nx.star_graph(agents), shift, generator)
-
-    @property
-    def reporting(self) -> int:
-        """How many agents are heard in a round."""
-        return self._reporting
+        if reporting is not None:
+            self.reporting, self.reliable = reporting, reporting == agents
 
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Begin a new run: nothing was sent yet, and who reports is drawn from `generator`."""
+        """Begin a new run, with the counts at 0; `generator` draws who reports."""
         super().reset(generator)
-        nobody = torch.empty(0, dtype=torch.int64)
-        self._unreached, self._unheard = nobody, nobody
-        self._waiting = nobody  # whose turn comes in this pass, in their order
+        # Agents of the round whose download, or whose upload, is sent and lost, and the rest of a pass.
+        self._lost_downloads = self._lost_uploads = self._waiting = torch.empty(
+            0, dtype=torch.int64
+        )
 
-    def carry(
-        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
+    def exchange(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
-        """Let sampled agents send to the server, and the server to all agents."""
+        """Let a sample of agents send to the server, and the server to all agents."""
         reporters = 1 + self._draw()
         self._rounds += 1
-        down = self.links[0] == 0
-        up = torch.isin(self.links[0], reporters)
-        used = down | up if losses.unsent is None else (down | up) & ~losses.unsent
-        self._count_floats(floats, used)
+        used = (self.links[0] == 0) | torch.isin(self.links[0], reporters)
+        self._count_floats(floats, used if lost.unsent is None else used & ~lost.unsent)
         return [
-            self._carry_between(*part, reporters, losses) for part in zip(values, sent, strict=True)
+            self._exchange_with(reporters, *part, lost) for part in zip(values, sent, strict=True)
         ]
 
-    def _carry_between(
-        self, values: Tensor, sent: Tensor, reporters: Tensor, losses: Losses
+    def _exchange_with(
+        self, reporters: Tensor, values: Tensor, sent: Tensor, lost: LostMessages
     ) -> Tensor:
-        # A star's operator is one row, one column and a diagonal: no product of matrices is needed.
+        # A star's S is one row, one column and a diagonal: no product of matrices is needed.
         own, links = self._own_and_links(values.dtype)
         column, row = links.reshape(2, -1)
         heard = row[reporters - 1] * (self.agents / self.reporting)
-        if losses is not NO_LOSSES:
+        if lost is not NOTHING_LOST:
             every = torch.zeros_like(row).index_copy(0, reporters - 1, heard)
-            own, links = losses.weigh(own, torch.cat([column, every]), self.links[1])
+            own, links = lost.weigh(own, torch.cat([column, every]), self.links[1])
             column, row = links.reshape(2, -1)
             heard = row[reporters - 1]
         flat = sent.flatten(1)
@@ -115,83 +121,75 @@ class StarNetwork(Network):
         to_server = (heard @ flat[reporters])[None]
         return (mixed + torch.cat([to_server, from_server])).reshape(values.shape)
 
-    def summon(self, losses: Losses) -> Tensor:
-        """Begin a round between the server and some agents: draw them, int64 `[reporting]`, from 0 on.
+    def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:
+        """Begin a round of the server: draw its agents, and return those that take part, from 0 on.
 
-        A server's method downloads to them, lets them work, and uploads from them: one round. With
-        losses, those are drawn but not returned who are away, or whose download or upload will not
-        arrive: they take no part, and are after the round what they were before it. If that leaves
-        nobody, the server waits for the first that it has drawn.
+        With lost messages, agents that are away, or whose download or upload will not arrive, are
+        drawn (their turn is over) but not returned, and the round does not change them. If no agent is
+        left, the server waits for the first that it drew.
         """
         self._rounds += 1
         drawn = self._draw()
-        lost = torch.zeros(self.links.shape[1], dtype=torch.bool)
-        lost_down, lost_up = (lost if losses.lost is None else losses.lost).reshape(2, -1)[:, drawn]
-        away = (lost if losses.unsent is None else losses.unsent).reshape(2, -1)[:, drawn].all(0)
+        none = torch.zeros(self.links.shape[1], dtype=torch.bool)
+        lost_down, lost_up = (none if lost.links is None else lost.links).reshape(2, -1)[:, drawn]
+        away = (none if lost.unsent is None else lost.unsent).reshape(2, -1)[:, drawn].all(0)
         arrive = ~(lost_down | lost_up)
         if not arrive.any():
             arrive[0] = True
-        self._unreached = drawn[~arrive & ~away]
-        self._unheard = drawn[~arrive & ~away & ~lost_down]
+        self._lost_downloads = drawn[~arrive & ~away]
+        self._lost_uploads = drawn[~arrive & ~away & ~lost_down]
         return drawn[arrive]
 
     def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the server's `value[…]` to the given agents: `[agents, …]`.
+        """Send the server's `value[…]` to called agents, and return what they receive, `[agents, …]`.
 
-        What it sent to those of this round's whom it did not reach counts, too: to all of them, or to
-        those `among`, bool `[agents]`, to whom it has to send this.
+        Downloads of this round that are lost count as floats, too. If not all agents need this
+        message, `among` is a mask of those that do, bool `[agents]`.
         """
-        check_agents(agents, self.agents)
-        reached = torch.cat([agents, _some(self._unreached, among)])
-        self._count(self.links[0] == 0, self.links[1], reached, value.numel())
+        check_called(agents, self.agents)
+        receivers = torch.cat([agents, _selected(self._lost_downloads, among)])
+        used = (self.links[0] == 0) & torch.isin(self.links[1], 1 + receivers)
+        self._count_floats(value.numel(), used)
         return value.expand(len(agents), *value.shape)
 
     def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the given agents' `values[agents, …]` to the server.
+        """Send called agents' `values[agents, …]` to the server, and return what it receives.
 
-        What those of this round's sent whom it did not hear counts, too: of all of them, or of those
-        `among`, bool `[agents]`, who have to send this.
+        Uploads of this round that are lost count as floats, too. If not all agents have this
+        message to send, `among` is a mask of those that do, bool `[agents]`.
         """
-        check_agents(agents, self.agents)
-        check_rows(values, agents)
-        sending = torch.cat([agents, _some(self._unheard, among)])
-        self._count(self.links[1] == 0, self.links[0], sending, values.shape[1:].numel())
+        check_called(agents, self.agents, values)
+        senders = torch.cat([agents, _selected(self._lost_uploads, among)])
+        used = (self.links[1] == 0) & torch.isin(self.links[0], 1 + senders)
+        self._count_floats(values.shape[1:].numel(), used)
         return values
 
     def _draw(self) -> Tensor:
-        """Draw who reports in this round, int64 `[reporting]`, from 0 on."""
+        """Draw the agents of a round, int64 `[reporting]`, from 0 on."""
         if self.calling == "random":
-            return self._order()[: self.reporting]
+            return self._shuffled()[: self.reporting]
         drawn, self._waiting = self._waiting[: self.reporting], self._waiting[self.reporting :]
         if len(drawn) < self.reporting:
-            order = self._order()
+            order = self._shuffled()
             first = order[~torch.isin(order, drawn)][: self.reporting - len(drawn)]
             drawn, self._waiting = torch.cat([drawn, first]), order[~torch.isin(order, first)]
         return drawn
 
-    def _order(self) -> Tensor:
+    def _shuffled(self) -> Tensor:
         return torch.randperm(self.agents, generator=self._generator)
 
-    def _count(self, direction: Tensor, ends: Tensor, agents: Tensor, size: int) -> None:
-        self._count_floats(size, direction & torch.isin(ends, 1 + agents))
 
-
-def check_agents(agents: Tensor, count: int) -> None:
-    """Raise unless these are numbers of `count` agents: others' floats would count on no link."""
+def check_called(agents: Tensor, count: int, values: Tensor | None = None) -> None:
+    """Raise unless these are numbers of `count` agents, with a row of values for each."""
     if agents.dtype != torch.int64 or ((agents < 0) | (agents >= count)).any():
         raise ValueError(
-            f"agents: got {agents.tolist()}, but it must be numbers of agents, as call returns them, int64 "
-            f"from 0 to {count - 1}"
+            f"agents: got {agents.tolist()}, but it must be what call returned, int64 from 0 to {count - 1}"
         )
-
-
-def check_rows(values: Tensor, agents: Tensor) -> None:
-    """Raise unless there is a row of values for each of the agents that upload: nobody else is heard."""
-    if len(values) != len(agents):
+    if values is not None and len(values) != len(agents):
         raise ValueError(
-            f"values: got {len(values)} rows of {len(agents)} agents that upload, but there must be one of each"
+            f"values: got {len(values)} rows, but there must be one for each of {len(agents)} agents"
         )
 
 
-def _some(agents: Tensor, among: Tensor | None) -> Tensor:
+def _selected(agents: Tensor, among: Tensor | None) -> Tensor:
     return agents if among is None else agents[among[agents]]

@@ -9,27 +9,35 @@ from torch import Tensor
 from fedsurf.common.checks import check_whole
 from fedsurf.network.config import Shift
 from fedsurf.network.graphs import check_graphs
-from fedsurf.network.losses import Losses
 from fedsurf.network.network import Network
+from fedsurf.network.operators import LostMessages
 
 
 class TimeVaryingNetwork(Network):
     """Agents whose links change: every round has one of several graphs, and that graph's S.
 
-    An agent without a link in a round keeps its row, if S averages. Its graph and its links are
-    those of all rounds together; a round counts floats on its own links only.
+    Its graph and links are those of all rounds together; a round counts floats on its own links
+    only. An agent without a link in a round keeps its row, if S averages.
 
     Parameters
     ----------
     graphs : sequence of networkx.Graph
         Undirected graphs of the same nodes, which become the agents 0, 1, … in the order of the
-        first graph. Each may fall apart; with all links together they must be connected.
+        first graph. A single graph may fall apart; all links together must connect the agents.
     shift : {"adjacency", "metropolis", "laplacian"}
-        The shift operator S, of each graph its own.
+        The shift operator S of each graph.
     order : callable or None
-        Maps the number of a round, from 0 on, to the place of its graph in `graphs`; one after
-        another and again from the first where None. With the same round it must return the same
-        place, so that all methods meet the same links.
+        Maps the number of a round, from 0 on, to an index in `graphs`, always the same one for the
+        same round; None for one after another and again from the first.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> import torch
+    >>> from fedsurf.network import TimeVaryingNetwork
+    >>> network = TimeVaryingNetwork([nx.Graph([(0, 1), (2, 3)]), nx.Graph([(1, 2), (3, 0)])])
+    >>> network.mix(network.mix(torch.eye(4)))[0]
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
     def __init__(
@@ -41,59 +49,49 @@ class TimeVaryingNetwork(Network):
         checked = check_graphs(graphs)
         super().__init__(nx.compose_all(checked), shift)
         self._order = order
-        self._moments = [_Moment(graph, shift) for graph in checked]
-        # Both lists of links are sorted: those of a graph stand among all in their own order.
+        self._networks = [_CheckedNetwork(graph, shift) for graph in checked]
+        # The links of all lists are sorted: those of one graph keep their order among all.
         self._linked = [
-            torch.tensor(
-                [graph.has_edge(*link) for link in self.links.T.tolist()], dtype=torch.bool
-            )
+            torch.tensor([graph.has_edge(*link) for link in self.links.T.tolist()]).bool()
             for graph in checked
         ]
-
-    @property
-    def reliable(self) -> bool:
-        """Whether every round is S: the same links, and every message arrives as it was sent."""
-        return len(self._moments) == 1
-
-    @property
-    def neighbours(self) -> Tensor:
-        """How many neighbours each node hears in a round, in the mean over the graphs, `[nodes]`."""
-        return torch.stack([moment.neighbours for moment in self._moments]).float().mean(0)
+        self.degrees = torch.stack([network.degrees for network in self._networks]).float().mean(0)
+        self.reliable = len(checked) == 1
 
     def operator(self, dtype: torch.dtype) -> Tensor:
-        """Return the S of the round that comes, in the given floating type."""
-        return self._moments[self._place()].operator(dtype)
+        """Return the S of the next round in the given floating type."""
+        return self._networks[self._index()].operator(dtype)
 
     def operators(self, dtype: torch.dtype) -> list[Tensor]:
         """Return the S of every graph."""
-        return [moment.operator(dtype) for moment in self._moments]
+        return [network.operator(dtype) for network in self._networks]
 
-    def carry(
-        self, values: Sequence[Tensor], sent: Sequence[Tensor], losses: Losses, floats: int
+    def exchange(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
-        """Let the graph of this round carry it; what is lost of other links means nothing."""
-        place = self._place()
-        linked = self._linked[place]
+        """Exchange messages over the links of this round; losses on other links change nothing."""
+        index = self._index()
+        linked = self._linked[index]
         self._rounds += 1
-        self._count_floats(floats, linked if losses.unsent is None else linked & ~losses.unsent)
-        return self._moments[place].carry(values, sent, losses.among(linked), floats)
+        self._count_floats(floats, linked if lost.unsent is None else linked & ~lost.unsent)
+        return self._networks[index].exchange(values, sent, lost.over(linked), floats)
 
-    def _place(self) -> int:
-        """Return the place of the graph of the round that comes."""
+    def _index(self) -> int:
+        """Return the index of the graph of the next round."""
         if self._order is None:
-            return self.rounds % len(self._moments)
-        place = self._order(self.rounds)
-        check_whole(place, "order")
-        if not 0 <= place < len(self._moments):
+            return self.rounds % len(self._networks)
+        index = self._order(self.rounds)
+        check_whole(index, "order")
+        if not 0 <= index < len(self._networks):
             raise ValueError(
-                f"order: got {place} for round {self.rounds}, but it must be between 0 and "
-                f"{len(self._moments) - 1}, a place in graphs"
+                f"order: got {index} for round {self.rounds}, but it must be between 0 and "
+                f"{len(self._networks) - 1}, an index in graphs"
             )
-        return place
+        return index
 
 
-class _Moment(Network):
-    """The graph of one round: it was checked with the others, and may fall apart."""
+class _CheckedNetwork(Network):
+    """The network of one graph, which was checked together with the others and may fall apart."""
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return graph

@@ -8,14 +8,11 @@ import naive_transfer
 import networkx as nx
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from odd_federations import OddCase
 
 import fedsurf
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, TimeVaryingNetwork, with_faults
-from fedsurf.network.operators import DENSE_UP_TO, lowest_eigenvalue, shift_operator
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.transferable.curvature import WIDTH, directions
 from fedsurf.unrolled.transferable.laziness import CALM, SWINGING, lazily, laziness
@@ -46,32 +43,6 @@ def eigenvalues(operator):
     found = torch.linalg.eigvals(operator.to_dense())
     assert found.imag.abs().max() < 1e-8
     return found.real
-
-
-@pytest.mark.parametrize("shift", ["metropolis", "adjacency"])
-@given(nodes=st.integers(2, 12), seed=st.integers(0, 100))
-def test_the_lowest_eigenvalue_is_that_of_all(shift, nodes, seed):
-    graph = nx.compose(nx.path_graph(nodes), nx.gnp_random_graph(nodes, 0.4, seed=seed))
-    over = Network(graph, shift)
-    expected = eigenvalues(over.operator(torch.float64)).min()
-    assert over.lowest_eigenvalue == pytest.approx(float(expected), abs=1e-9)
-
-
-@pytest.mark.parametrize("shift", ["metropolis", "adjacency"])
-@pytest.mark.parametrize(
-    "graph",
-    [
-        nx.random_regular_graph(3, DENSE_UP_TO + 2, seed=1),
-        nx.complete_bipartite_graph(40, DENSE_UP_TO),
-        nx.barabasi_albert_graph(DENSE_UP_TO + 20, 2, seed=2),
-        nx.cycle_graph(DENSE_UP_TO + 10),
-    ],
-)
-def test_of_many_nodes_it_is_found_without_the_others(graph, shift):
-    operator = shift_operator(graph, shift)
-    found = lowest_eigenvalue(operator)
-    assert found == pytest.approx(float(eigenvalues(operator).min()), abs=2e-3)
-    assert found == lowest_eigenvalue(operator)
 
 
 @pytest.mark.parametrize("graph", CALM_GRAPHS.values(), ids=CALM_GRAPHS)

@@ -277,9 +277,9 @@ class Listening(Network):
         super().__init__(graph, "metropolis")
         self.sent = []
 
-    def carry(self, values, sent, losses, floats):
+    def exchange(self, values, sent, lost, floats):
         self.sent.append(torch.cat([part.flatten(1) for part in sent], 1))
-        return super().carry(values, sent, losses, floats)
+        return super().exchange(values, sent, lost, floats)
 
 
 def other_data_at(task, agent):
@@ -318,9 +318,9 @@ def test_heads_of_stale_agents_are_those_of_the_round_before(options):
     task, sent = drawn.task(14, AGENTS, 6, 3, features=16, classes=2), []
 
     class Watched(Network):
-        def carry(self, values, late, losses, floats):
+        def exchange(self, values, late, lost, floats):
             sent.append((values, late))
-            return super().carry(values, late, losses, floats)
+            return super().exchange(values, late, lost, floats)
 
     over = StaleNetwork(Watched(lopsided_graph(), "metropolis"), 2, drawn.seeded(5))
     states(optimizer().on(SoftmaxHead(16, 2), 9, "features", **options), task, over)

@@ -295,7 +295,7 @@ class TransferableAlgorithm:
         """
         known, sketch = self._directions(network, state.head.dtype), state.sketch
         if self.standardising:
-            heard = (1 + state.rounds * network.neighbours[:, None]).clamp(max=network.agents)
+            heard = (1 + state.rounds * network.degrees[:, None]).clamp(max=network.agents)
             cohorts = self._cohorts(task, state.cohorts.members, spreads, heard)
             sketch = cohorts.sketch(known)
         else:
@@ -427,7 +427,7 @@ class TransferableAlgorithm:
 
     def _heard_share(self, network: Network) -> Tensor:
         """Return the share of the agents that each hears in a round, itself included, `[agents, 1]`."""
-        return ((1 + network.neighbours) / network.agents)[:, None]
+        return ((1 + network.degrees) / network.agents)[:, None]
 
     def _directions(self, network: Network, dtype: torch.dtype) -> Tensor:
         width = WIDTH_THROUGH_SERVER if network.server else WIDTH
