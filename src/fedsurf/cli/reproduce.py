@@ -1,26 +1,22 @@
-"""`fedsurf reproduce`: make the paper's figures again, and say claim by claim what holds."""
+"""`fedsurf reproduce`: make the paper's figures again, and judge its claims."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
-from rich import box
-from rich.table import Table
 
-from fedsurf.cli.console import err, out, print_json
-from fedsurf.cli.progress import TerminalProgress, opener
 from fedsurf.common.writing import check_folder
-from fedsurf.paper.claims import Claim
-from fedsurf.paper.folder import ReproductionFolder
-from fedsurf.paper.making import plans_named
-from fedsurf.paper.making import reproduce as make
-from fedsurf.paper.report import write_report
 from fedsurf.paper.sizes import SizeName, size_named
-from fedsurf.paper.wording import count_text, number_text
-from fedsurf.paper.workshop import Workshop
-from fedsurf.surf.loop import Observer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedsurf.paper.claims import Claim
+    from fedsurf.surf.loop import Observer
 
 Wanted = Literal[
     "all",
@@ -48,58 +44,68 @@ def reproduce(
     """Make a figure of the paper again, or all of them, and judge its claims.
 
     Meta-trains U-DGD, tunes and runs the classical methods, audits every optimizer, and writes the figure,
-    its data and its claims into a folder of the figure's name, and a report of all figures that are there.
-    Figures share optimizers and results. smoke takes seconds; desktop the better part of an hour on two
-    cores; paper has the paper's dimensions, and says first how long it will take.
+    its data and its claims into a folder of the figure's name, and a report of all figures in the folder.
+    Figures share optimizers and results. smoke takes seconds; desktop takes most of an hour on two cores;
+    paper has the paper's dimensions, and prints first how long it will take.
 
     Args:
-        figure: Which one; all for all of them; report to write the report of a folder anew.
-        preset: How large: smoke, desktop or paper.
-        folder: Where everything goes; it must be new, unless resuming.
-        features: Ready-made features of CIFAR-10 (.npz) in the place of its images and a backbone.
-        mnist_features: The same of MNIST.
-        resume: Go on with what is in the folder, to the same bits as without the interruption; also to
-            add a figure. Finished stages are not repeated.
-        jobs: How many processes work at the same time.
+        figure: The figure; all for all of them; report to write the report of a folder again.
+        preset: The size: smoke, desktop or paper.
+        folder: Folder for all files; it must be new, unless resuming.
+        features: Ready-made features of CIFAR-10 (.npz) instead of its images and a backbone.
+        mnist_features: Ready-made features of MNIST (.npz).
+        resume: Continue in a folder, with the same results as without the interruption; also to add a
+            figure. Finished work is not repeated.
+        jobs: Number of processes.
         json: Print the claims as JSON instead of a table.
     """
+    from fedsurf.cli.console import err, out, print_json
+    from fedsurf.cli.progress import opener
+    from fedsurf.paper.artefacts import ArtifactStore
+    from fedsurf.paper.claims import count_text
+    from fedsurf.paper.figures import figures_named
+    from fedsurf.paper.report import write_report
+    from fedsurf.paper.reproduce import reproduce as make
+
     check_folder(folder)
     if figure == "report":
-        claims = write_report(ReproductionFolder(folder)).claims
+        claims = write_report(folder)
     else:
         size = size_named(preset).with_features(features, mnist_features)
-        workshop = Workshop(folder, size, opener(err), _watching)
         claims = make(
-            plans_named(figure),
-            size,
-            folder,
+            figures_named(figure),
+            ArtifactStore(folder, size, opener(err), _observers),
             resume=resume,
             jobs=jobs,
             say=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
-            workshop=workshop,
         )
     if json:
-        print_json({name: [one.to_dict() for one in found] for name, found in claims.items()})
+        print_json({name: [claim.to_dict() for claim in found] for name, found in claims.items()})
         return
-    out.print(claims_table(claims))
+    out.print(_table(claims))
     out.print(count_text([claim for found in claims.values() for claim in found]), highlight=False)
     out.print(f"report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _watching() -> Iterator[Sequence[Observer]]:
+def _observers() -> Iterator[Sequence[Observer]]:
+    from fedsurf.cli.console import err
+    from fedsurf.cli.progress import TerminalProgress
+
     with TerminalProgress(err) as bar:
         yield [bar]
 
 
-def claims_table(claims: dict[str, list[Claim]]) -> Table:
-    """Show the claims and what became of them."""
+def _table(claims: dict[str, list[Claim]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
     table = Table(
         box=box.SIMPLE_HEAD,
         title="The paper's claims",
         caption=(
-            "± standard error over meta-test tasks; holds: against tuned rivals; untuned: against the "
-            "paper's settings. The report says what each number is."
+            "± standard error over meta-test tasks; holds: compared with tuned methods; untuned: with the "
+            "paper's settings. The report names each number."
         ),
     )
     table.add_column("claim", no_wrap=True)
@@ -108,13 +114,12 @@ def claims_table(claims: dict[str, list[Claim]]) -> Table:
     for heading in ("holds", "untuned"):
         table.add_column(heading, no_wrap=True)
     answers = {True: "yes", False: "NO", None: ""}
-    for found in claims.values():
-        for claim in found:
-            table.add_row(
-                claim.id,
-                number_text(claim.left, claim.unit),
-                number_text(claim.right, claim.unit),
-                answers[claim.holds],
-                answers[claim.holds_untuned],
-            )
+    for claim in (claim for found in claims.values() for claim in found):
+        table.add_row(
+            claim.id,
+            claim.left.text(claim.unit),
+            claim.right.text(claim.unit),
+            answers[claim.holds],
+            answers[claim.holds_untuned],
+        )
     return table

@@ -1,7 +1,7 @@
-"""Claims of the paper, judged by numbers: what it says, two numbers with their spread, holds or not.
+"""Claims of the paper, judged by two measured numbers with their standard errors.
 
-A number is more than another one only if it is by more than two standard errors of their difference,
-which is taken task by task where both were measured on the same tasks.
+A number is above another one only by more than two standard errors of their difference, which is taken
+task by task where both were measured on the same tasks.
 """
 
 import math
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedsurf.common.statistics import finite, standard_error, within_error
 
-SAME = 0.02
-"""Two accuracies that differ by no more than this count as the same."""
+SAME_MARGIN = 0.02
+"""Largest difference of two accuracies that count as the same."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,18 @@ class Number:
     Attributes
     ----------
     label : str
-        What was measured.
+        The quantity.
     mean : float
-        Its mean over tasks.
+        Mean over tasks.
     error : float or None
-        The standard error of it; None for a number that is given, or of one task.
+        Standard error of the mean; None for a given number, or for one task.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf.paper.claims import Number
+    >>> Number.of("U-DGD", torch.tensor([0.79, 0.81])).text()
+    '80.0 ± 1.0 %'
     """
 
     label: str
@@ -38,35 +45,59 @@ class Number:
 
     @staticmethod
     def of(label: str, values: Tensor) -> "Number":
-        """Return the mean of `values[tasks]` and its standard error."""
+        """Return the mean of `values[tasks]` with its standard error."""
         values = values.double()
         return Number(label, float(values.mean()), finite(standard_error(values)))
+
+    def text(self, unit: str = "%") -> str:
+        """Return the number with its standard error, in percent, in points, or plain."""
+        if not math.isfinite(self.mean):
+            return "∞"
+        if unit == "":
+            error = "" if self.error is None else f" ± {self.error:.2g}"
+            return f"{self.mean:.3g}{error}"
+        error = "" if self.error is None else f" ± {100 * self.error:.1f}"
+        return f"{100 * self.mean:.1f}{error} {unit}"
+
+
+Judgement = tuple[Number, Number, bool]
+"""The numbers that are compared, the paper's method first, and whether the claim holds."""
+Measured = tuple[str, Tensor]
+"""A label with its values, `[tasks]`."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim, and what became of it here.
+    """A claim of the paper and its judgement.
 
     Attributes
     ----------
     id : str
-        What programs call it.
+        Name for programs.
     paper : str
-        What the paper says.
+        Quotation from the paper.
     criterion : str
-        How it is judged here.
+        The rule by which it is judged.
     left, right : Number
-        The two numbers that decide, the paper's method first.
+        The numbers that are compared, the paper's method first.
     holds : bool
-        Whether the claim holds here; rivals are tuned.
-    note : str
-        What else there is to say.
+        Whether the claim holds, with tuned classical methods.
     unit : {"%", "points", ""}
-        In what the numbers are shown.
+        Unit in which the numbers are shown.
+    note : str
+        Further numbers, in words.
     untuned : Number or None
-        The second number with the rivals' settings of the paper, where there are rivals.
+        The second number with the paper's settings of the classical methods, if it has any.
     holds_untuned : bool or None
-        Whether the claim would hold against these.
+        Whether the claim holds compared with that number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf.paper.claims import Claim, at_least
+    >>> judgement = at_least(("U-DGD", torch.tensor([0.9, 0.8])), ("80 %", 0.8))
+    >>> Claim("speed", "It is fast.", "Its accuracy is at least 80 %.", *judgement).holds
+    True
     """
 
     id: str
@@ -75,13 +106,13 @@ class Claim:
     left: Number
     right: Number
     holds: bool
-    note: str = ""
     unit: str = "%"
+    note: str = ""
     untuned: Number | None = None
     holds_untuned: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON, which has no word for infinity but null."""
+        """Return plain values for JSON, in which an infinite mean is null."""
         plain = asdict(self)
         for name in ("left", "right", "untuned"):
             if plain[name] is not None and not math.isfinite(plain[name]["mean"]):
@@ -90,7 +121,7 @@ class Claim:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Claim":
-        """Return the claim that `to_dict` made plain."""
+        """Return the claim of `to_dict`."""
         plain = dict(content)
         for name in ("left", "right", "untuned"):
             if plain.get(name) is not None:
@@ -98,13 +129,33 @@ class Claim:
                 plain[name] = Number(**{**plain[name], "mean": math.inf if mean is None else mean})
         return Claim(**plain)
 
-    def noting(self, *notes: str) -> "Claim":
-        """Return the claim with more notes."""
+    def with_untuned(self, judgement: Judgement) -> "Claim":
+        """Return the claim with a second judgement, compared with untuned methods."""
+        _, untuned, holds = judgement
+        return replace(self, untuned=untuned, holds_untuned=holds)
+
+    def with_notes(self, *notes: str) -> "Claim":
+        """Return the claim with further notes."""
         return replace(self, note=" ".join(filter(None, [self.note, *notes])))
 
 
-Rivals = Mapping[str, Tensor]
-"""What each rival reached on every task, `[tasks]`, by its name."""
+def count_text(claims: Sequence[Claim]) -> str:
+    """Return how many claims hold, in words."""
+    if not claims:
+        return "No figure is finished yet."
+    held = sum(claim.holds for claim in claims)
+    text = f"{held} of {len(claims)} claims of the paper hold here, compared with tuned methods"
+    judged = [claim for claim in claims if claim.holds_untuned is not None]
+    if judged:
+        tuned, untuned = (
+            sum(bool(getattr(claim, name)) for claim in judged)
+            for name in ("holds", "holds_untuned")
+        )
+        text += (
+            f". Of the {len(judged)} about classical methods, {tuned} hold compared with tuned ones and "
+            f"{untuned} compared with the paper's settings, or textbook settings where it gives none"
+        )
+    return f"{text}."
 
 
 def above(left: Tensor, right: Tensor) -> bool:
@@ -113,101 +164,47 @@ def above(left: Tensor, right: Tensor) -> bool:
     return not bool(within_error(difference.mean(), standard_error(difference)))
 
 
-def best_of(rivals: Rivals) -> tuple[str, Tensor]:
-    """Return the rival with the highest mean."""
-    if not rivals:
-        raise ValueError("rivals: got none, but there must be at least one")
-    name = max(rivals, key=lambda one: float(rivals[one].double().mean()))
-    return name, rivals[name]
+def best_of(methods: Mapping[str, Tensor]) -> Measured:
+    """Return the method with the highest mean."""
+    name = max(methods, key=lambda name: float(methods[name].double().mean()))
+    return name, methods[name]
 
 
-def above_all(
-    id: str,  # noqa: A002 - the field's name
-    paper: str,
-    criterion: str,
-    mine: tuple[str, Tensor],
-    tuned: Rivals,
-    untuned: Rivals | None = None,
-    untuned_by: str = "the paper's settings",
-) -> Claim:
-    """Judge that something is above every rival: above the best of them."""
-    label, values = mine
-    name, theirs = best_of(tuned)
-    claim = Claim(
-        id,
-        paper,
-        criterion,
-        Number.of(label, values),
-        Number.of(f"{name}, tuned", theirs),
-        above(values, theirs),
-    )
-    if not untuned:
-        return claim
-    name, theirs = best_of(untuned)
-    return replace(
-        claim,
-        untuned=Number.of(f"{name}, {untuned_by}", theirs),
-        holds_untuned=above(values, theirs),
-    )
+def above_all(left: Measured, methods: Mapping[str, Tensor], settings: str) -> Judgement:
+    """Judge that values are above those of every method, i.e. of the best one."""
+    name, right = best_of(methods)
+    number = Number.of(f"{name}, {settings}", right)
+    return Number.of(*left), number, above(left[1], right)
 
 
-def at_least(
-    id: str,  # noqa: A002 - the field's name
-    paper: str,
-    criterion: str,
-    mine: tuple[str, Tensor],
-    bound: tuple[str, float],
-    unit: str = "%",
-) -> Claim:
+def at_least(left: Measured, bound: tuple[str, float]) -> Judgement:
     """Judge that a mean reaches a bound."""
-    left = Number.of(*mine)
-    return Claim(id, paper, criterion, left, Number(*bound), left.mean >= bound[1], unit=unit)
+    number = Number.of(*left)
+    return number, Number(*bound), number.mean >= bound[1]
 
 
-def at_most(
-    id: str,  # noqa: A002 - the field's name
-    paper: str,
-    criterion: str,
-    mine: tuple[str, Tensor],
-    bound: tuple[str, float],
-    unit: str = "%",
-) -> Claim:
-    """Judge that a mean stays within a bound."""
-    left = Number.of(*mine)
-    return Claim(id, paper, criterion, left, Number(*bound), left.mean <= bound[1], unit=unit)
+def at_most(left: Measured, bound: tuple[str, float]) -> Judgement:
+    """Judge that a mean does not exceed a bound."""
+    number = Number.of(*left)
+    return number, Number(*bound), number.mean <= bound[1]
 
 
-def same(
-    id: str,  # noqa: A002 - the field's name
-    paper: str,
-    criterion: str,
-    left: tuple[str, Tensor],
-    right: tuple[str, Tensor],
-    margin: float = SAME,
-) -> Claim:
+def same(left: Measured, right: Measured, margin: float = SAME_MARGIN) -> Judgement:
     """Judge that two means are the same: within a margin, or within two standard errors."""
     difference = left[1].double() - right[1].double()
     error = standard_error(difference)
     close = abs(float(difference.mean())) <= margin
     alike = bool(within_error(difference.mean().abs(), error)) and bool(error.isfinite())
-    return Claim(id, paper, criterion, Number.of(*left), Number.of(*right), close or alike)
+    return Number.of(*left), Number.of(*right), close or alike
 
 
-def drops_less(
-    id: str,  # noqa: A002 - the field's name
-    paper: str,
-    criterion: str,
-    mine: tuple[str, Tensor],
-    theirs: tuple[str, Tensor],
-) -> Claim:
-    """Judge that something loses less than something else, both task by task."""
-    holds = above(theirs[1], mine[1])
-    left, right = Number.of(*mine), Number.of(*theirs)
-    return Claim(id, paper, criterion, left, right, holds, unit="points")
+def drops_less(left: Measured, right: Measured) -> Judgement:
+    """Judge that the first drop is smaller than the second, task by task."""
+    return Number.of(*left), Number.of(*right), above(right[1], left[1])
 
 
 def drop(label: str, before: Tensor, after: Tensor) -> Number:
-    """Return how much was lost between tasks of one kind and other tasks, which are not paired."""
+    """Return the drop between two sets of different tasks, with the standard error of both."""
     before, after = before.double(), after.double()
     errors = standard_error(before).square() + standard_error(after).square()
     return Number(label, float(before.mean() - after.mean()), finite(errors.sqrt()))
@@ -215,12 +212,5 @@ def drop(label: str, before: Tensor, after: Tensor) -> Number:
 
 def smaller(left: Number, right: Number) -> bool:
     """Whether a number is below another one by more than two standard errors, which are independent."""
-    errors = [0.0 if one.error is None else one.error for one in (left, right)]
+    errors = [0.0 if number.error is None else number.error for number in (left, right)]
     return right.mean - left.mean > 2 * float(torch.tensor(errors).norm())
-
-
-def least(numbers: Sequence[Number]) -> Number:
-    """Return the number with the smallest mean."""
-    if not numbers:
-        raise ValueError("numbers: got none, but there must be at least one")
-    return min(numbers, key=lambda one: one.mean)

@@ -1,4 +1,4 @@
-"""How long a reproduction will take, from timing a little of it on this machine."""
+"""Duration of a reproduction, estimated from timing a little of it on this machine."""
 
 import gc
 from collections.abc import Sequence
@@ -10,56 +10,57 @@ from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import run
+from fedsurf.paper.artefacts import Artifact
+from fedsurf.paper.making import features_of, study_of
 from fedsurf.paper.sizes import Size
-from fedsurf.paper.stages import Audited, Learned, Rival, Stage, Train, Yardsticks
-from fedsurf.paper.theory import Certify, Descend
-from fedsurf.paper.workshop import Workshop
 from fedsurf.surf.problems import FixedProblems
 from fedsurf.surf.training import MetaTraining
 
-STEPS = 2
+TIMED_STEPS = 2
 """Meta-training steps that are timed, after one to warm up."""
-LOCAL = {"dgd": 1.0, "dsgd": 1.0}
-"""Gradients in a round of a method, where not as many as its local steps."""
-LOOKS = 45
-"""Rounds of 200 that are recorded of a classical method."""
+MAX_RECORDS = 45
+"""Records of a classical method in 200 rounds."""
+VALIDATION_COST = 0.7
+"""Duration of a validation task in meta-training steps."""
+TUNING_FITS = 27
+"""Fits of centralised training that tune its penalty."""
+INTERVENTIONS = 12
+"""Interventions of an audit."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What this machine takes, in seconds.
-
-    Attributes
-    ----------
-    step : float
-        A step of meta-training over a graph.
-    server_step : float
-        The same through a server.
-    gradient : float
-        A round of DGD on a task.
-    look : float
-        Recording what a round achieved.
-    centralised : float
-        Centralised training on a task.
-    """
+    """Seconds of a meta-training step, over a graph and through a server, and of work on one task."""
 
     step: float
     server_step: float
     gradient: float
-    look: float
+    """A round of DGD."""
+    record: float
+    """Measuring accuracy and loss after a round."""
     centralised: float
 
 
-def measure(workshop: Workshop, stages: Sequence[Stage]) -> Pace:
-    """Time a little of everything that the stages need."""
-    size = workshop.size
-    trains = [stage.config for stage in stages if isinstance(stage, Train)]
-    graph = [config for config in trains if config.network.graph.kind != "star"]
-    server = [config for config in trains if config.network.graph.kind == "star"]
-    step = time_step(workshop, graph[0]) if graph else 0.0
-    served = time_step(workshop, server[0]) if server else 0.0
-    config = (trains or [size.regular])[0]
-    study = workshop.study(size.study_of(config))
+def estimate(size: Size, artifacts: Sequence[Artifact], jobs: int = 1) -> float:
+    """Return about how many seconds it takes to make artefacts in `jobs` processes."""
+    return total_seconds(size, artifacts, measure(size, artifacts), jobs)
+
+
+def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: int) -> float:
+    """Return the seconds of artefacts in `jobs` processes; one artefact is made by one process."""
+    times = [seconds_of(artifact, size, pace) for artifact in artifacts]
+    return max(sum(times) / jobs, max(times, default=0.0))
+
+
+def measure(size: Size, artifacts: Sequence[Artifact]) -> Pace:
+    """Time a little of everything that the artefacts need."""
+    configs = [artifact.trained for artifact in artifacts if artifact.kind == "optimizer"]
+    steps = dict.fromkeys((False, True), 0.0)
+    for server in steps:
+        config = next((config for config in configs if _has_server(config) == server), None)
+        if config is not None:
+            steps[server] = time_step(config)
+    study = study_of(size.study_of(configs[0] if configs else size.regular))
     task, network = study.test_tasks(study.config.seeds[0])[0], study.network(0)
     dgd = method_named("dgd").make(study.model, study.start, {})
     few, many = 2, 12
@@ -69,66 +70,54 @@ def measure(workshop: Workshop, stages: Sequence[Stage]) -> Pace:
     plain = perf_counter()
     run(dgd, task, network, many)
     end = perf_counter()
-    gradient = (plain - start) / (many + few)
-    look = max(0.0, (end - plain) - (plain - start)) / many
-    start = perf_counter()
     Centralised(1e-2, tolerance=TUNING_TOLERANCE).accuracy(task)
-    return Pace(step, served, gradient, look, perf_counter() - start)
+    gradient = (plain - start) / (many + few)
+    record = max(0.0, (end - plain) - (plain - start)) / many
+    return Pace(steps[False], steps[True], gradient, record, perf_counter() - end)
 
 
-def time_step(workshop: Workshop, config: ExperimentConfig) -> float:
-    """Return the seconds of a meta-training step, from timing a few."""
-    experiment = Experiment(config, workshop.features(config.data))
-    surf = config.surf
-    problems = FixedProblems(experiment.tasks, experiment.network, surf.tasks, config.seed)
-    training = MetaTraining(experiment.optimizer, problems, surf, seed=config.seed)
+def time_step(config: ExperimentConfig) -> float:
+    """Return the seconds of a meta-training step."""
+    experiment = Experiment(config, features_of(config.data))
+    problems = FixedProblems(experiment.tasks, experiment.network, config.surf.tasks, config.seed)
+    training = MetaTraining(experiment.optimizer, problems, config.surf, seed=config.seed)
     training.step()
     start = perf_counter()
-    for _ in range(STEPS):
+    for _ in range(TIMED_STEPS):
         training.step()
-    seconds = (perf_counter() - start) / STEPS
-    # It holds itself, by its hooks: at the paper's size that would be 6 GiB beside the next.
+    seconds = (perf_counter() - start) / TIMED_STEPS
+    # Its hooks refer to it: at the paper's size, 6 GiB would stay until the next collection.
     del training, experiment
     gc.collect()
     return seconds
 
 
-def seconds_of(stage: Stage, size: Size, pace: Pace) -> float:
-    """Return about how long a stage takes."""
-    if isinstance(stage, Train):
-        surf = stage.config.surf
-        step = pace.server_step if stage.config.network.graph.kind == "star" else pace.step
+def seconds_of(artifact: Artifact, size: Size, pace: Pace) -> float:
+    """Return about how long an artefact takes."""
+    if artifact.kind == "optimizer":
+        surf = artifact.trained.surf
+        step = pace.server_step if _has_server(artifact.trained) else pace.step
         validations = surf.steps // surf.validate_every * surf.validation_tasks
-        return step * (surf.steps + 0.7 * validations)
-    layers = size.regular.optimizer.layers
-    if isinstance(stage, Rival):
-        rounds, budget = stage.study.rounds, size.budget_of(stage.study)
-        settings = method_named(stage.method).defaults
-        local = LOCAL.get(stage.method, float(settings.get("local_steps") or 1))
-        run_ = rounds * local * pace.gradient
-        looks = min(LOOKS, rounds) * pace.look
-        tuning = budget.trials * budget.tasks * (budget.rounds * local * pace.gradient)
-        return tuning + 2 * size.tasks * (run_ + looks)
-    one = layers * (pace.look + 3 * pace.gradient)
-    if isinstance(stage, Audited):
-        # About a dozen interventions; centralised training five times, and its tuning thrice.
-        return size.audit_tasks * (12 * one + 5 * pace.centralised) + 3 * 27 * pace.centralised
-    if isinstance(stage, Yardsticks):
-        ceiling = (27 + 3 * size.tasks) * pace.centralised if stage.centralised else 0.0
-        return size.tasks * 2 * one + ceiling
-    if isinstance(stage, Learned | Certify | Descend):
-        return size.tasks * one
-    return 0.0
+        return step * (surf.steps + VALIDATION_COST * validations)
+    if artifact.kind in ("tuning", "method"):
+        settings = method_named(artifact.method).defaults
+        local = pace.gradient * float(settings.get("local_steps") or 1)
+        if artifact.kind == "tuning":
+            budget = size.budget_of(artifact.tasks)
+            return budget.trials * budget.tasks * budget.rounds * local
+        rounds = artifact.tasks.rounds
+        return size.tasks * (rounds * local + min(MAX_RECORDS, rounds) * pace.record)
+    if artifact.kind == "centralised":
+        return (TUNING_FITS + 3 * size.tasks) * pace.centralised
+    learned = size.regular.optimizer.layers * (pace.record + 3 * pace.gradient)
+    if artifact.kind == "audit":
+        fits = (5 * size.audit_tasks + 3 * TUNING_FITS) * pace.centralised
+        return size.audit_tasks * INTERVENTIONS * learned + fits
+    return size.tasks * learned * (2 if artifact.kind == "pretrained" else 1)
 
 
-def total(stages: Sequence[Stage], size: Size, pace: Pace, jobs: int) -> float:
-    """Return about how long all stages take in so many processes."""
-    times = [seconds_of(stage, size, pace) for stage in stages]
-    return max(sum(times) / jobs, max(times, default=0.0))
-
-
-def spoken(seconds: float) -> str:
-    """Say a time roughly."""
+def duration_text(seconds: float) -> str:
+    """Return a duration in words, rounded."""
     if seconds < 10:
         return f"{seconds:.1f} seconds"
     if seconds < 90:
@@ -138,3 +127,7 @@ def spoken(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} hours"
     return f"{seconds / 86400:.1f} days"
+
+
+def _has_server(config: ExperimentConfig) -> bool:
+    return config.network.graph.kind == "star"

@@ -1,146 +1,196 @@
-"""Making figures: the stages behind them, here or in several processes, then the folders and the report."""
+"""The work behind every kind of artefact."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from time import perf_counter
 
-from fedsurf.common.configuration import to_dict
-from fedsurf.common.progress import silent
-from fedsurf.common.threads import limit_threads
-from fedsurf.paper.claims import Claim
-from fedsurf.paper.estimate import measure, spoken, total
-from fedsurf.paper.figures import FIGURES, figure_named
-from fedsurf.paper.folder import ReproductionFolder
-from fedsurf.paper.plan import Plan
-from fedsurf.paper.provenance import checksum_of
-from fedsurf.paper.report import write_report
-from fedsurf.paper.sizes import Size
-from fedsurf.paper.stages import (
-    Stage,
-    Train,
-    in_order,
-    key_of,
-    older_key_of,
-    parameters_of,
-    run_apart,
-    run_here,
-)
-from fedsurf.paper.workshop import Workshop
+import torch
+
+from fedsurf import pretrained
+from fedsurf.analysis.audit import audit
+from fedsurf.analysis.certificate import certify
+from fedsurf.common.writing import write_json
+from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
+from fedsurf.evaluation.experiment import Experiment
+from fedsurf.evaluation.methods import Setting, method_named
+from fedsurf.evaluation.run import Trajectory
+from fedsurf.evaluation.study import Entrant, Study
+from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactKind, ArtifactStore, Made
+from fedsurf.paper.sizes import PAPER_SETTINGS
+from fedsurf.surf import unroll
+from fedsurf.surf.training import StepRecord, ValidationRecord
 from fedsurf.tasks.config import FeatureConfig
-from fedsurf.tasks.sources import MissingDataError
+from fedsurf.tasks.features import Features, load_features
 
-Say = Callable[[str], None]
-
-
-def plans_named(name: str) -> list[Plan]:
-    """Return the experiment of that name, or all of them."""
-    return list(FIGURES.values()) if name == "all" else [figure_named(name)]
+PACE_FILE = "pace.json"
+"""File of a run folder with the mean seconds of a meta-training step."""
 
 
-def reproduce(
-    plans: Sequence[Plan],
-    size: Size,
-    path: Path,
-    *,
-    resume: bool = False,
-    jobs: int = 1,
-    say: Say = lambda _: None,
-    workshop: Workshop | None = None,
-) -> dict[str, list[Claim]]:
-    """Make figures into a folder, and return their claims.
+def paper_settings(method: str) -> dict[str, Setting]:
+    """Return the paper's settings of a method, with textbook values where it gives none."""
+    return {**method_named(method).defaults, **PAPER_SETTINGS.get(method, {})}
+
+
+@cache
+def features_of(data: FeatureConfig) -> Features:
+    """Return the features of a data set, read once in a process."""
+    return load_features(data)
+
+
+def study_of(config: StudyConfig) -> Study:
+    """Return a study."""
+    return Study(config, features=features_of(config.data))
+
+
+def rounds_of(config: ExperimentConfig) -> int:
+    """Return the communication rounds of an optimizer."""
+    return config.optimizer.layers * config.optimizer.filter_order
+
+
+class StepTimer:
+    """Writes the mean seconds of a meta-training step, without validations, at every validation.
 
     Parameters
     ----------
-    plans : sequence of Plan
-        The experiments.
-    size : Size
-        How large they are.
-    path : Path
-        The folder. It must be new or empty, unless resuming.
-    resume : bool
-        Go on with what is in the folder: finished stages are not repeated, and figures are added.
-    jobs : int
-        How many processes work at the same time.
-    say : callable
-        Is told what is done, line by line.
-    workshop : Workshop or None
-        Where stages work, if there is one job only; one without progress bars by default.
+    file : Path
+        The JSON file.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs: got {jobs}, but it must be at least 1")
-    folder = ReproductionFolder(path)
-    workshop = Workshop(path, size, silent) if workshop is None else workshop
-    stages = in_order([stage for plan in plans for stage in plan.stages(size)])
-    stages.sort(
-        key=lambda stage: not isinstance(stage, Train)
-    )  # they take longest, and others wait
-    limit_threads(parameters_of(size.regular))
-    about = _about(size, stages)
-    _check_data(workshop, stages)
-    folder.open(about, resume=resume)
-    there = folder.finished()
-    finished = {
-        key_of(stage) for stage in stages if key_of(stage) in there or older_key_of(stage) in there
-    }
-    left = [stage for stage in stages if key_of(stage) not in finished]
-    names = ", ".join(plan.name for plan in plans)
-    say(f"Reproducing {names} at the size {size.name}: {size.description}.")
-    say(
-        f"{len(left)} of {len(stages)} stages {'is' if len(left) == 1 else 'are'} left"
-        + (f", about {_forecast(workshop, left, jobs)} on this machine." if left else ".")
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._steps, self._seconds = file, 0, 0.0
+        self._clock = perf_counter()
+
+    def on_start(self, done: int, total: int) -> None:  # noqa: ARG002 - an observer's
+        """Start the clock."""
+        self._clock = perf_counter()
+
+    def on_step(self, record: StepRecord) -> None:  # noqa: ARG002 - an observer's
+        """Count a step."""
+        now = perf_counter()
+        self._steps, self._seconds = self._steps + 1, self._seconds + now - self._clock
+        self._clock = now
+
+    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:  # noqa: ARG002
+        """Write the mean so far."""
+        mean = self._seconds / max(1, self._steps)
+        write_json(self._file, {"steps": self._steps, "seconds_per_step": mean})
+        self._clock = perf_counter()
+
+
+def _optimizer(store: ArtifactStore, artifact: Artifact) -> Made:
+    config = artifact.trained
+    folder = store.run_folder(config)
+    with store.observers() as observers:
+        Experiment(config, features_of(config.data)).train(
+            folder, resume=True, observers=[StepTimer(folder / PACE_FILE), *observers]
+        )
+    return Made({}, {"run": f"runs/{folder.name}"})
+
+
+def _load(store: ArtifactStore, config: ExperimentConfig) -> Experiment:
+    return Experiment.load(store.run_folder(config), features_of(config.data))
+
+
+def _audit(store: ArtifactStore, artifact: Artifact) -> Made:
+    config, size = artifact.trained, store.size
+    # An optimizer keeps the shift operator that its filters were trained with.
+    study = replace(size.study_of(config), tasks=size.audit_tasks, network=config.network)
+    found = audit(
+        _load(store, config),
+        study_of(study),
+        agents=size.audit_agents,
+        progress=store.progress,
     )
-    numbers = {"done": len(stages) - len(left)}
-
-    def done(stage: Stage, seconds: float) -> None:
-        numbers["done"] += 1
-        folder.finish(key_of(stage), stage.title, seconds)
-        say(f"[{numbers['done']}/{len(stages)}] {stage.title}: {spoken(seconds)}")
-
-    if jobs == 1:
-        run_here(left, workshop, done)
-    else:
-        run_apart(left, path, size, jobs, finished, done)
-    claims = {}
-    for plan in plans:
-        finding = plan.make(workshop)
-        folder.write(plan, workshop, finding)
-        claims[plan.name] = finding.claims
-    write_report(folder)
-    return claims
+    return Made({}, found.to_dict())
 
 
-def _forecast(workshop: Workshop, stages: Sequence[Stage], jobs: int) -> str:
-    return spoken(total(stages, workshop.size, measure(workshop, stages), jobs))
+def _certificate(store: ArtifactStore, artifact: Artifact) -> Made:
+    experiment = _load(store, artifact.trained)
+    return Made({}, certify(experiment, tasks=store.size.tasks, progress=store.progress).to_dict())
 
 
-def _about(size: Size, stages: Sequence[Stage]) -> dict[str, Any]:
-    """Return what a whole folder has in common: the size, and the data, with checksums for paths."""
-    used = {stage.config.data for stage in stages if isinstance(stage, Train)}
-    data = {
-        name: _identity(config.data)
-        for name, config in (("cifar10", size.regular), ("mnist", size.ablation))
-        if config.data in used
-    }
-    return {"preset": size.name, "data": data}
+def _norms(store: ArtifactStore, artifact: Artifact) -> Made:
+    """Measure gradient norms as the descending constraints do, after each layer: `[tasks, layers + 1]`."""
+    config = artifact.trained
+    study, surf = study_of(store.size.study_of(config)), config.surf
+    algorithm = pretrained.load().on(study.model, rounds_of(config))
+    network, norms = study.network(config.seed), []
+    with store.progress(f"gradient norms of {SURF_T}", study.config.tasks) as advance:
+        for number, task in enumerate(study.test_tasks(config.seed)):
+            with torch.no_grad():
+                _, found = unroll(
+                    algorithm,
+                    algorithm.steps,
+                    task,
+                    network,
+                    surf.descent,
+                    gradient_batch_size=surf.gradient_batch_size,
+                    weighting=surf.weighting,
+                    seed=config.seed,
+                    path=("theory", number),
+                )
+            norms.append(found)
+            advance()
+    return Made({"norms": torch.stack(norms)}, {})
 
 
-def _identity(data: FeatureConfig) -> dict[str, Any]:
-    plain: dict[str, Any] = to_dict(data)
-    if data.source.endswith(".npz"):
-        file = Path(data.source)
-        return {**plain, "source": file.name, "checksum": checksum_of(file)}
-    return plain
+def _run(store: ArtifactStore, artifact: Artifact) -> Made:
+    run = store.run_folder(artifact.trained)
+    return _enter(store, artifact.tasks, Entrant("U-DGD", run=run))
 
 
-def _check_data(workshop: Workshop, stages: Sequence[Stage]) -> None:
-    """Read all data before the work begins, or say how it can be had."""
-    wanted = dict.fromkeys(stage.config.data for stage in stages if isinstance(stage, Train))
-    for data in wanted:
-        option = "--mnist-features" if data == workshop.size.ablation.data else "--features"
-        try:
-            workshop.features(data)
-        except (MissingDataError, ImportError) as error:
-            raise type(error)(
-                f"{error}. Or give ready-made features with {option} FILE.npz (arrays train_x, train_y, "
-                "test_x and test_y)"
-            ) from error
+def _pretrained(store: ArtifactStore, artifact: Artifact) -> Made:
+    entrant = Entrant(SURF_T, pretrained="softmax-head", rounds=artifact.rounds)
+    return _enter(store, artifact.tasks, entrant)
+
+
+def _tuning(store: ArtifactStore, artifact: Artifact) -> Made:
+    """Tune a method; the paper's settings are one more trial, as they may be outside of its ranges."""
+    method, study = method_named(artifact.method), study_of(artifact.tasks)
+    budget = store.size.budget_of(artifact.tasks)
+    with store.progress(f"tuning {method.title}", budget.trials + 1) as advance:
+        trials = study.tune(method, budget, advance).trials
+        if method.name in PAPER_SETTINGS:
+            given = replace(method, defaults=paper_settings(method.name))
+            trials += study.tune(given, replace(budget, trials=1), advance).trials
+    best = max(trials, key=lambda trial: trial.score)
+    tried = [{"score": trial.score, "settings": trial.settings} for trial in trials]
+    return Made({}, {"settings": best.settings, "trials": tried})
+
+
+def _method(store: ArtifactStore, artifact: Artifact) -> Made:
+    settings = paper_settings(artifact.method)
+    if artifact.tuned:
+        (tuning,) = artifact.needs
+        settings = store.read(tuning).content["settings"]
+    entrant = Entrant(method_named(artifact.method).title, artifact.method, settings)
+    made = _enter(store, artifact.tasks, entrant)
+    return Made(made.tensors, {"settings": settings})
+
+
+def _centralised(store: ArtifactStore, artifact: Artifact) -> Made:
+    config = artifact.tasks
+    with store.progress("centralised training", config.tasks) as advance:
+        return Made({"accuracy": study_of(config).ceiling(advance)}, {})
+
+
+def _enter(store: ArtifactStore, config: StudyConfig, entrant: Entrant) -> Made:
+    with store.progress(entrant.label, config.tasks) as advance:
+        runs = study_of(config).run(entrant, advance)
+    return Made({field.name: getattr(runs, field.name) for field in fields(Trajectory)}, {})
+
+
+MAKERS: dict[ArtifactKind, Callable[[ArtifactStore, Artifact], Made]] = {
+    "optimizer": _optimizer,
+    "audit": _audit,
+    "certificate": _certificate,
+    "norms": _norms,
+    "run": _run,
+    "pretrained": _pretrained,
+    "tuning": _tuning,
+    "method": _method,
+    "centralised": _centralised,
+}
+"""The function that makes each kind; what the artefact needs is made already."""

@@ -1,77 +1,283 @@
-"""The report of a reproduction: one HTML file that needs nothing else, and the same in Markdown."""
+"""The report of a reproduction: one HTML file that needs nothing else, and the same in Markdown.
 
+The texts are in `templates/`; this module reads the folder and formats its numbers.
+"""
+
+import json
+import re
 import shutil
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsurf.common.configuration import to_dict
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from fedsurf.common.configuration import differences, to_dict
+from fedsurf.common.files import FileError, read_json
+from fedsurf.common.text import counted
 from fedsurf.common.writing import replacing, write_json
+from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import save
-from fedsurf.paper.claims import Claim
+from fedsurf.evaluation.presets import preset
+from fedsurf.paper.artefacts import describe, finished_in, read_about, source_name
+from fedsurf.paper.claims import Claim, count_text
 from fedsurf.paper.figures import FIGURES
-from fedsurf.paper.folder import Made, ReproductionFolder
-from fedsurf.paper.html import html_report
-from fedsurf.paper.markdown import markdown_report
-from fedsurf.paper.optimizers import Trained, learning_curves, trained_in
-from fedsurf.paper.sizes import size_named
-from fedsurf.paper.summary import Summary
+from fedsurf.paper.figures.drawing import draw_learning_curves
+from fedsurf.paper.figures.figure import UNTUNED
+from fedsurf.paper.figures.saved import SavedFigure, read_figure
+from fedsurf.paper.making import PACE_FILE
+from fedsurf.paper.sizes import parameters_of, size_named
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.loop import read_run_config
+
+WIDE_RATIO = 1.6
+"""Ratio of width and height above which a picture takes the whole width of the page."""
+MAX_TIMES = 12
+"""Artefacts whose time is shown, the longest."""
+NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
+"""Fields of meta-training that the paper does not give."""
+
+Rows = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Written:
-    """Where a report was written, and what it says."""
+class MetaTraining:
+    """The state of an optimizer's meta-training, finished or not."""
 
-    html: Path
-    markdown: Path
-    claims: dict[str, list[Claim]]
+    config: ExperimentConfig
+    log: list[dict[str, Any]]
+    """The validations so far."""
+    seconds: float | None
+    """Seconds of a step."""
 
 
-def write_report(folder: ReproductionFolder) -> Written:
-    """Write report.html, and report/ with report.md, its pictures and all claims."""
-    about = folder.about()
-    made = [one for name in FIGURES if (one := folder.made(name)) is not None]
-    trained = trained_in(folder.path, about["data"])
-    if not made and not trained:
-        raise ValueError(f"{folder.path}: got no figure and no optimizer to report on")
-    place = folder.path / "report"
-    curves = None
-    if any(one.log for one in trained):
-        curves = place / "meta-training.svg"
-        figure = learning_curves(trained)
-        save(figure, curves)
-        save(figure, curves.with_suffix(".png"))
-    summary = Summary(
-        about,
-        size_named(about["preset"]),
-        made,
-        trained,
-        folder.finished(),
-        curves,
-        audits_of(made, trained),
+def write_report(folder: Path) -> dict[str, list[Claim]]:
+    """Write report.html, and report/ with report.md, its pictures and all claims; return the claims.
+
+    The report is about the figures and optimizers that are in the folder, finished or not.
+    """
+    figures = [figure for name in FIGURES if (figure := read_figure(folder / name)) is not None]
+    trained = meta_trainings(folder)
+    if not figures and not trained:
+        raise ValueError(f"{folder}: got no figure and no optimizer to report on")
+    place = folder / "report"
+    logs = {describe(one.config): one.log for one in trained if one.log}
+    if logs:
+        drawing = draw_learning_curves(logs)
+        for ending in ("svg", "png"):
+            save(drawing, place / f"meta-training.{ending}")
+    for figure in figures:
+        with replacing(place / f"{figure.name}.png") as temporary:
+            shutil.copyfile(figure.folder / "figure.png", temporary)
+    context = context_of(folder, figures, trained)
+    environment = Environment(
+        loader=PackageLoader("fedsurf.paper"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    _write(folder.path / "report.html", html_report(summary))
-    for one in made:
-        with replacing(place / f"{one.name}.png") as temporary:
-            shutil.copyfile(one.png, temporary)
-    _write(place / "report.md", markdown_report(summary))
-    claims = {one.name: one.claims for one in made}
-    plain = {name: [claim.to_dict() for claim in judged] for name, judged in claims.items()}
+    environment.filters |= {"cell": _cell, "anchor": _anchor, "picture": _picture}
+    for path in (folder / "report.html", place / "report.md"):
+        text = environment.get_template(path.name).render(context)
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    claims = {figure.name: figure.claims for figure in figures}
+    plain = {name: [claim.to_dict() for claim in found] for name, found in claims.items()}
     write_json(place / "claims.json", plain)
-    return Written(folder.path / "report.html", place / "report.md", claims)
+    return claims
 
 
-def audits_of(made: list[Made], trained: list[Trained]) -> dict[str, dict[str, Any]]:
-    """Return the audit of each optimizer once, by the name that tells it from the others."""
-    names = {str(to_dict(one.config)): one.name for one in trained}
+def meta_trainings(folder: Path) -> list[MetaTraining]:
+    """Return the state of all optimizers in a folder, by name."""
+    found = []
+    for run in sorted(path.parent for path in (folder / "runs").glob("*/config.json")):
+        try:
+            config = read_run_config(RunFolder(run), ExperimentConfig)
+        except FileError:
+            continue
+        log, pace = run / "log.jsonl", run / PACE_FILE
+        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
+        found.append(MetaTraining(config, [json.loads(line) for line in lines], seconds))
+    return sorted(found, key=lambda one: describe(one.config))
+
+
+def context_of(
+    folder: Path, figures: Sequence[SavedFigure], trained: Sequence[MetaTraining]
+) -> dict[str, Any]:
+    """Return the values of the templates: texts and formatted numbers, not yet escaped."""
+    about = read_about(folder)
+    size, times = size_named(about["preset"]), finished_in(folder)
+    versions = [figure.config["made_with"] for figure in figures]
+    curves = folder / "report" / "meta-training.svg"
+    return {
+        "size": size,
+        "count": count_text([claim for figure in figures for claim in figure.claims]),
+        "deviation": f"{size.regular.optimizer.initial_deviation:g}",
+        "figures": [figure_context(figure) for figure in figures],
+        "curves": curves if curves.is_file() else None,
+        "trained": [_trained_row(one) for one in trained],
+        "deviations": _deviation_rows(trained),
+        "audits": _audits_of(figures),
+        "data": [_data_text(name, data) for name, data in about["data"].items()],
+        "tuning_tasks": counted(size.tuning_tasks, "validation task"),
+        "commits": sorted({one["commit"] for one in versions if "commit" in one}),
+        "versions": list(
+            dict.fromkeys(", ".join(f"{k} {v}" for k, v in one.items()) for one in versions)
+        ),
+        "work": (
+            f"{counted(round(sum(seconds for _, seconds in times) / 60), 'minute')} of work for "
+            f"{counted(len(times), 'artefact')}"
+        ),
+        "times": [[artifact.title, f"{seconds:,.0f}"] for artifact, seconds in times[:MAX_TIMES]],
+    }
+
+
+def figure_context(figure: SavedFigure) -> dict[str, Any]:
+    """Return the values of the templates for one figure."""
+    configs = [one["config"] for one in figure.config["optimizers"].values()]
+    data = dict.fromkeys(_source_text(config["data"]) for config in configs)
+    return {
+        "name": figure.name,
+        "title": figure.config["title"],
+        "about": f"{figure.config['about']} Data: {'; '.join(data)}.",
+        "caption": figure.data["caption"],
+        "svg": figure.folder / "figure.svg",
+        "wide": _ratio_of(figure.folder / "figure.svg") > WIDE_RATIO,
+        "claims": figure.claims,
+        "audits": {label: audit["sentence"] for label, audit in figure.audits.items()},
+        "methods": _method_rows(figure),
+    }
+
+
+def deviations(config: ExperimentConfig) -> list[str]:
+    """Return the fields in which an optimizer's meta-training differs from the paper's."""
+    kind = config.network.graph.kind
+    paper = preset({"erdos-renyi": "paper-random", "star": "paper-star"}.get(kind, "paper-regular"))
+    surf = to_dict(config.surf)
+    theirs = to_dict(paper.surf)
+    surf |= {name: theirs[name] for name in NOT_GIVEN}
+    surf["descent"]["constrained"] = theirs["descent"]["constrained"]
+    found = differences(to_dict(paper.optimizer), to_dict(config.optimizer))
+    found += differences(theirs, surf)
+    return [one.replace(" there,", " in the paper,") for one in found]
+
+
+def percent(value: float | None, error: float | None = None, sign: str = "") -> str:
+    """Return a share in percent, with its standard error."""
+    if value is None:
+        return "–"
+    shown = f"{100 * value:{sign}.1f}"
+    return shown if error is None else f"{shown} ± {100 * error:.1f}"
+
+
+def _trained_row(one: MetaTraining) -> list[str]:
+    chosen = [record for record in one.log if record.get("best_by")]
+    step = one.log[-1]["step"] if one.log else 0
+    return [
+        describe(one.config),
+        f"{parameters_of(one.config):,}",
+        f"{step:,} of {one.config.surf.steps:,}",
+        "–" if one.seconds is None else f"{one.seconds:.3g}",
+        percent(chosen[-1]["pooled_accuracy"]) if chosen else "–",
+        f"{chosen[-1]['step']:,}" if chosen else "–",
+    ]
+
+
+def _deviation_rows(trained: Sequence[MetaTraining]) -> Rows:
+    """Return the deviations from the paper, with the names of all optimizers that have them."""
+    names: dict[str, list[str]] = {}
+    for one in trained:
+        text = "; ".join(deviations(one.config)) or "nothing"
+        names.setdefault(text, []).append(describe(one.config))
+    return [["; ".join(found), text] for text, found in names.items()]
+
+
+def _audits_of(figures: Sequence[SavedFigure]) -> dict[str, dict[str, Any]]:
+    """Return the sentence and the table of each optimizer's audit, once, by the optimizer's name."""
     found: dict[str, dict[str, Any]] = {}
-    for figure in made:
+    for figure in figures:
         for label, audit in figure.audits.items():
-            config = str(figure.config["optimizers"][label]["config"])
-            found.setdefault(names.get(config, label), audit)
+            run = RunFolder((figure.folder / figure.config["optimizers"][label]["run"]).resolve())
+            name = describe(read_run_config(run, ExperimentConfig))
+            found.setdefault(name, {"sentence": audit["sentence"], "rows": _audit_rows(audit)})
     return found
 
 
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+def _audit_rows(audit: Mapping[str, Any]) -> Rows:
+    return [
+        [
+            row["title"],
+            percent(row["accuracy"], row["accuracy_error"]),
+            percent(row["change"], row["change_error"], "+"),
+            percent(row["chance"]),
+            percent(row["centralised"]),
+        ]
+        for row in audit["rows"]
+        if row["accuracy"] is not None
+    ]
+
+
+def _method_rows(figure: SavedFigure) -> Rows:
+    """Return the classical methods of a figure with their settings and final accuracy."""
+    rows = []
+    for curve in figure.data["curves"]:
+        if curve["kind"] == "tuned" or curve["kind"] in UNTUNED:
+            end = curve["points"][-1]
+            rows.append(
+                [
+                    f"{curve['label']}{', ' + curve['panel'] if curve['panel'] else ''}",
+                    curve["kind"],
+                    _settings_text(curve["settings"]),
+                    curve["note"],
+                    percent(end["pooled_accuracy"], end["pooled_accuracy_error"]),
+                ]
+            )
+    return rows
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    def text(value: object) -> str:
+        return "all" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in settings.items())
+
+
+def _data_text(name: str, data: Mapping[str, Any]) -> str:
+    checksum = f" (SHA-256 {data['checksum']}…)" if "checksum" in data else ""
+    role = {"cifar10": "CIFAR-10", "mnist": "MNIST"}[name]
+    return f"For the paper's {role}: {_source_text(data)}{checksum}."
+
+
+def _source_text(data: Mapping[str, Any]) -> str:
+    components = data["components"]
+    shown = "" if components is None else f", {components} principal components"
+    backbone = "" if data["backbone"] in ("none", "pca") else f", {data['backbone']}"
+    return f"{source_name(data['source'])}{backbone}{shown}"
+
+
+def _ratio_of(svg: Path) -> float:
+    """Return the ratio of a picture's width and height."""
+    with svg.open(encoding="utf-8") as file:
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', file.read(2000))
+    return float(size[1]) / float(size[2]) if size else 1.0
+
+
+def _picture(svg: Path) -> str:
+    """Return a picture as a data URI: names inside it then stay apart from those of other pictures."""
+    return f"data:image/svg+xml;base64,{b64encode(svg.read_bytes()).decode()}"
+
+
+def _cell(text: str) -> str:
+    """Return text for a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _anchor(title: str) -> str:
+    """Return the anchor of a Markdown heading."""
+    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")

@@ -1,4 +1,4 @@
-"""The three sizes at which the figures are made: to see that it runs, on a desktop, as in the paper."""
+"""The sizes at which the figures are made (smoke, desktop, paper), and the settings that the paper gives."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,22 +6,52 @@ from typing import Literal
 
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.presets import preset
-from fedsurf.network import FaultConfig, GraphConfig, NetworkConfig
-from fedsurf.surf import SurfConfig
+from fedsurf.network.config import FaultConfig, GraphConfig, NetworkConfig
+from fedsurf.surf.config import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled.config import UDGDConfig
 
 SizeName = Literal["smoke", "desktop", "paper"]
 
+GRAPH_METHODS = ("dgd", "dsgd", "dfedavgm")
+"""Classical methods that the paper compares with over graphs."""
+SERVER_METHODS = ("fedavg", "scaffold", "moon", "fedprox", "feddyn")
+"""Classical methods that the paper compares with through a server."""
+PAPER_SETTINGS: dict[str, dict[str, int | float | str | None]] = {
+    "dgd": {"step_size": 1e3, "batch_size": 10},
+    "dsgd": {"step_size": 1e4},
+    "dfedavgm": {"step_size": 1e2, "local_steps": 6, "batch_size": 10},
+}
+"""Settings that the paper gives; it gives none of the server methods."""
+SETTING_SOURCES = {
+    "dgd": "steps of 10³ and mini-batches of 10, as printed in the paper",
+    "dsgd": "steps of 10⁴ and single examples, as printed in the paper",
+    "dfedavgm": (
+        "6 local steps of 10², as printed in the paper, which does not give the momentum (here 0.9) "
+        "nor the mini-batches (here 10)"
+    ),
+}
+"""The part of a method's settings that the paper gives, in words."""
+RESNET_FEATURES = 512
+"""Features of an image without principal components."""
+
 
 @dataclass(frozen=True)
 class Size:
-    """What the figures are made of at one size. All other configurations follow from these."""
+    """Configurations and counts of one size; all other configurations follow from these.
+
+    Examples
+    --------
+    >>> from fedsurf.paper.sizes import size_named
+    >>> size = size_named("paper")
+    >>> size.tasks, size.rounds, size.regular.task.agents
+    (30, 200, 100)
+    """
 
     name: SizeName
-    """What the command line calls it."""
+    """Name on the command line."""
     description: str
-    """One sentence."""
+    """Summary in one sentence."""
     regular: ExperimentConfig
     """U-DGD on CIFAR-10 over a 3-regular graph."""
     random: NetworkConfig
@@ -35,30 +65,30 @@ class Size:
     star_rounds: int
     """Rounds of the classical methods through a server."""
     star_early: int
-    """Rounds after which they are judged there."""
+    """Rounds through a server after which the classical methods are judged."""
     tasks: int
-    """Meta-test tasks."""
+    """Number of meta-test tasks."""
     audit_tasks: int
     """Meta-test tasks of each audit."""
     audit_agents: tuple[int, ...] | None
-    """Other numbers of agents in audits; half and twice as many where None."""
+    """Other numbers of agents in audits; None: half and twice as many."""
     trials: int
     """Settings of each classical method that tuning tries."""
     tuning_tasks: int
-    """Validation tasks on which it tries them."""
+    """Validation tasks on which tuning tries them."""
     alphas: tuple[float, ...] = (1.0, 0.7, 0.3)
-    """How heterogeneous the agents are; the least first."""
+    """Dirichlet parameters of the heterogeneous agents, the least heterogeneous first."""
     stale: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 50)
-    """The numbers of asynchronous agents."""
+    """Numbers of asynchronous agents."""
     stale_judged: tuple[int, ...] = (10, 50)
-    """Those at which the claim is judged: the paper's largest, and beyond."""
+    """Numbers of asynchronous agents at which the claim is judged."""
 
     def with_network(self, network: NetworkConfig) -> ExperimentConfig:
         """Return the optimizer for CIFAR-10 over another graph."""
         return replace(self.regular, network=network)
 
     def at_alpha(self, alpha: float) -> ExperimentConfig:
-        """Return the optimizer for CIFAR-10 whose meta-training has agents as heterogeneous as this."""
+        """Return the optimizer for CIFAR-10 that is meta-trained on agents of this heterogeneity."""
         task = replace(self.regular.task, partition="dirichlet", alpha=alpha)
         return replace(self.regular, task=task)
 
@@ -69,7 +99,7 @@ class Size:
         return replace(self.ablation, surf=replace(surf, descent=descent))
 
     def study_of(self, config: ExperimentConfig, stale: int = 0) -> StudyConfig:
-        """Return the study on whose tasks an optimizer and its rivals are tried.
+        """Return the study whose tasks an optimizer and the classical methods run on.
 
         Classical methods over a graph mix by Metropolis–Hastings weights; an optimizer keeps the
         shift operator of its meta-training.
@@ -90,12 +120,12 @@ class Size:
         )
 
     def budget_of(self, study: StudyConfig) -> TuneConfig:
-        """Return what tuning gives to each method: through a server, the rounds that are judged."""
+        """Return the tuning budget of each method; through a server, with the rounds that are judged."""
         rounds = self.star_early if study.network.graph.kind == "star" else study.rounds
         return TuneConfig(self.trials, self.tuning_tasks, rounds)
 
     def with_features(self, file: Path | None, mnist: Path | None) -> "Size":
-        """Return the same with ready-made features of CIFAR-10 and of MNIST in the place of images."""
+        """Return the size with features from .npz files instead of the images of CIFAR-10 and MNIST."""
         size = self
         if file is not None:
             data = _from_file(file, self.regular.data.components)
@@ -130,19 +160,17 @@ _CIFAR = FeatureConfig(source="cifar10", backbone="efficientnet-lite0", componen
 _SERVER = NetworkConfig(graph=GraphConfig(kind="star"), reporting=10)
 _DESKTOP_REGULAR = replace(_MNIST, data=_CIFAR, surf=_DESKTOP_SURF)
 
-# A step takes seconds, all of them hours: the learning curve should show soon how it goes.
-_PAPER_REGULAR = replace(
-    preset("paper-regular"), surf=replace(preset("paper-regular").surf, validate_every=25)
-)
-_PAPER_STAR = replace(
-    preset("paper-star"), surf=replace(preset("paper-star").surf, validate_every=25)
+# Meta-training takes hours, so validations are frequent: the learning curve shows progress early.
+_PAPER_REGULAR, _PAPER_STAR = (
+    replace(config, surf=replace(config.surf, validate_every=25))
+    for config in (preset("paper-regular"), preset("paper-star"))
 )
 _PAPER_MNIST = FeatureConfig(source="mnist", backbone="resnet18", components=None)
 
 SIZES: dict[SizeName, Size] = {
     "smoke": Size(
         "smoke",
-        "digits in the place of both data sets, 12 agents, 3 layers: seconds, to see that it runs",
+        "digits instead of both data sets, 12 agents, 3 layers; takes seconds, to test that it runs",
         regular=_SMOKE_REGULAR,
         random=NetworkConfig(graph=GraphConfig(kind="erdos-renyi", probability=0.4)),
         star=replace(
@@ -198,8 +226,17 @@ SIZES: dict[SizeName, Size] = {
 }
 
 
+def parameters_of(config: ExperimentConfig) -> int:
+    """Return the number of parameters of a U-DGD optimizer for 10 classes."""
+    features = RESNET_FEATURES if config.data.components is None else config.data.components
+    weights = 10 * (features + 1)
+    inputs = weights + config.optimizer.batch_size * (features + 10)
+    layer = weights * (inputs + 1) + config.optimizer.filter_order + 1
+    return config.optimizer.layers * layer
+
+
 def size_named(name: str) -> Size:
-    """Return the size of that name."""
+    """Return the size of this name."""
     for size in SIZES.values():
         if size.name == name:
             return size

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,29 +11,29 @@ import numpy as np
 import pytest
 
 from fedsurf.cli.main import run
-from fedsurf.common.writing import write_json
-from fedsurf.paper.claims import Claim
-from fedsurf.paper.estimate import Pace, seconds_of, spoken, total
-from fedsurf.paper.figures import FIGURES, figure_named
-from fedsurf.paper.folder import ReproductionFolder, slug
-from fedsurf.paper.making import plans_named, reproduce
-from fedsurf.paper.optimizers import describe, source_name
-from fedsurf.paper.report import write_report
-from fedsurf.paper.sizes import size_named
-from fedsurf.paper.stages import (
-    Audited,
-    Learned,
-    Train,
-    in_order,
-    key_of,
-    older_key_of,
-    parameters_of,
-    run_apart,
-    silent,
-    udgd_parameters,
+from fedsurf.common.randomness import generator
+from fedsurf.common.writing import lock_folder
+from fedsurf.models import SoftmaxHead
+from fedsurf.paper import making
+from fedsurf.paper.artefacts import (
+    SURF_T,
+    Artifact,
+    ArtifactStore,
+    describe,
+    open_folder,
+    read_about,
+    slug,
+    source_name,
 )
-from fedsurf.paper.wording import deviations, number_text
-from fedsurf.paper.workshop import SURF_T, UNTUNED, Workshop
+from fedsurf.paper.claims import Claim
+from fedsurf.paper.estimate import Pace, duration_text, seconds_of, total_seconds
+from fedsurf.paper.figures import FIGURES, figures_named
+from fedsurf.paper.figures.figure import UNTUNED
+from fedsurf.paper.making import StepTimer
+from fedsurf.paper.report import deviations, write_report
+from fedsurf.paper.reproduce import in_order, make_in_processes, reproduce
+from fedsurf.paper.sizes import parameters_of, size_named
+from fedsurf.surf.training import ValidationRecord
 from fedsurf.unrolled import UDGD
 
 SMOKE = size_named("smoke")
@@ -44,7 +43,7 @@ SAME = ("data.csv", "data.json", "claims.json", "figure.svg")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Everything, made by the command line."""
+    """All figures, made by the command line."""
     folder = tmp_path_factory.mktemp("reproduction") / "all"
     assert run(["reproduce", "all", "--preset", "smoke", "--folder", str(folder)]) == 0
     return folder
@@ -55,7 +54,7 @@ def read(path):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_whole(made, name):
+def test_a_figure_has_all_its_files(made, name):
     place = made / name
     assert {file.name for file in place.iterdir()} == FILES
     claims = [Claim.from_dict(one) for one in read(place / "claims.json")]
@@ -73,7 +72,7 @@ def test_a_figure_is_whole(made, name):
         assert (place / "audit" / f"{slug(label)}.csv").is_file()
 
 
-def test_the_documentation_lists_all_that_is_written(made):
+def test_the_documentation_lists_all_files(made):
     page = (Path(__file__).parents[2] / "docs" / "reproducing.md").read_text()
     listed = page.split("## What is written")[1].split("##")[0]
     for file in made.iterdir():
@@ -137,12 +136,12 @@ def test_the_report_needs_nothing_else(made):
     assert text.count("data:image/svg+xml") == len(FIGURES) + 1
 
 
-def test_the_reports_tell_every_claim_and_every_audit(made):
+def test_the_reports_have_every_claim_and_every_audit(made):
     page, text = (made / "report.html").read_text(), (made / "report" / "report.md").read_text()
-    for name, plan in FIGURES.items():
+    for name, figure in FIGURES.items():
         assert (made / "report" / f"{name}.png").is_file()
         assert f"({name}.png)" in text
-        assert plan.title in text
+        assert figure.title in text
         for claim in read(made / name / "claims.json"):
             assert claim["paper"] in text
         for file in (made / name / "audit").glob("*.json"):
@@ -153,8 +152,8 @@ def test_the_reports_tell_every_claim_and_every_audit(made):
     assert str(made) not in page
     for report in (text, page):
         assert "on 1 validation task" in report
-        assert "SURF-T starts at W = 0, U-DGD and the classical methods at W_0 ~ N(0, 1²)" in report
-        assert not re.search(r"\b1 (validation tasks|minutes|stages)", report)
+        assert re.search(r"U-DGD and the classical methods at W_0 ~ N\(0, 1²\)", report)
+        assert not re.search(r"\b1 (validation tasks|minutes|artefacts)", report)
 
 
 def test_the_report_can_be_written_again_from_the_folder(made, capsys):
@@ -169,47 +168,50 @@ class PressedError(Exception):
     """Somebody pressed a key."""
 
 
-def test_interrupted_and_resumed_it_is_the_same_bits(made, tmp_path):
-    """Cut once within meta-training and once between stages."""
+class Cut:
+    """An observer that interrupts meta-training after its first checkpoint."""
 
-    class Cut:
-        def on_start(self, done, total):
-            pass
+    def on_start(self, done, total):
+        pass
 
-        def on_step(self, record):
-            if record.step == 30:
-                raise PressedError
+    def on_step(self, record):
+        if record.step == 30:
+            raise PressedError
 
-        def on_validation(self, record, best_by):
-            pass
+    def on_validation(self, record, best_by):
+        pass
 
-    plans, folder, lines = [FIGURES["ablation"]], tmp_path / "cut", []
-    cut = Workshop(folder, SMOKE, silent, lambda: nullcontext([Cut()]))
+
+def test_an_interrupted_reproduction_resumes_to_the_same_bits(made, tmp_path):
+    """Interrupted once within meta-training, and once between artefacts."""
+    figures, folder, lines = figures_named("ablation"), tmp_path / "cut", []
+    store = ArtifactStore(folder, SMOKE)
     with pytest.raises(PressedError):
-        reproduce(plans, SMOKE, folder, workshop=cut)
+        reproduce(figures, ArtifactStore(folder, SMOKE, observers=lambda: nullcontext([Cut()])))
     assert not (folder / "ablation").exists()
+    assert not store.has(Artifact("optimizer", SMOKE.ablation))
 
     def stop_at_audit(line):
         if "audit" in line:
             raise PressedError
 
     with pytest.raises(PressedError):
-        reproduce(plans, SMOKE, folder, resume=True, say=stop_at_audit)
-    reproduce(plans, SMOKE, folder, resume=True, say=lines.append)
-    assert not any("meta-train" in line for line in lines)  # what is finished is not repeated
+        reproduce(figures, store, resume=True, say=stop_at_audit)
+    reproduce(figures, store, resume=True, say=lines.append)
+    assert not any("meta-train" in line for line in lines)  # finished work is not repeated
     for name in SAME:
         here, there = folder / "ablation" / name, made / "ablation" / name
         assert here.read_bytes() == there.read_bytes(), name
     configs = [read(place / "ablation" / "config.json") for place in (folder, made)]
     for config in configs:
-        config["made_with"].pop("commit", None)  # somebody may commit meanwhile
+        config["made_with"].pop("commit", None)  # there may be a commit in the meantime
     assert configs[0] == configs[1]
     for best in folder.glob("runs/*/best.safetensors"):
         assert best.read_bytes() == (made / best.relative_to(folder)).read_bytes()
-    # Once more there is nothing left to do, and nothing changes.
+    # Resumed again, there is nothing left to make, and nothing changes.
     lines.clear()
-    reproduce(plans, SMOKE, folder, resume=True, say=lines.append)
-    assert "0 of" in lines[1]
+    reproduce(figures, store, resume=True, say=lines.append)
+    assert lines[1].startswith("0 of")
     assert (folder / "ablation" / "data.csv").read_bytes() == (
         made / "ablation" / "data.csv"
     ).read_bytes()
@@ -217,25 +219,28 @@ def test_interrupted_and_resumed_it_is_the_same_bits(made, tmp_path):
 
 def test_a_folder_in_use_is_refused_without_resume(made, capsys):
     assert run(["reproduce", "theory", "--preset", "smoke", "--folder", str(made)]) == 1
-    assert "something in this folder already" in capsys.readouterr().err
+    assert "the folder is not empty" in capsys.readouterr().err
 
 
-def test_a_folder_of_another_size_is_refused(made, tmp_path):
-    about = {"preset": "paper", "data": {}}
+def test_a_folder_into_which_another_reproduction_writes_is_refused(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(FileExistsError, match="another process"):
+        reproduce(figures_named("theory"), ArtifactStore(tmp_path, SMOKE), resume=True)
+
+
+def test_a_folder_of_another_size_is_refused(made):
     with pytest.raises(ValueError, match="differs in preset"):
-        ReproductionFolder(made).open(about, resume=True)
+        open_folder(made, {"preset": "paper", "data": {}}, resume=True)
 
 
-def test_a_figure_with_other_data_may_be_added_but_not_one_whose_data_changed(tmp_path):
-    folder = ReproductionFolder(tmp_path / "new")
+def test_a_figure_with_further_data_may_be_added_but_not_one_with_changed_data(tmp_path):
+    folder = tmp_path / "new"
     first, second = {"source": "a", "components": 3}, {"source": "b", "components": None}
-    folder.open({"preset": "smoke", "data": {"cifar10": first}}, resume=False)
-    folder.open({"preset": "smoke", "data": {"mnist": second}}, resume=True)
-    assert folder.about()["data"] == {"cifar10": first, "mnist": second}
+    open_folder(folder, {"preset": "smoke", "data": {"cifar10": first}}, resume=False)
+    open_folder(folder, {"preset": "smoke", "data": {"mnist": second}}, resume=True)
+    assert read_about(folder)["data"] == {"cifar10": first, "mnist": second}
+    changed = {"preset": "smoke", "data": {"mnist": {**second, "components": 3}}}
     with pytest.raises(ValueError, match=r"data.mnist.components \(None there, 3 here\)"):
-        folder.open(
-            {"preset": "smoke", "data": {"mnist": {**second, "components": 3}}}, resume=True
-        )
+        open_folder(folder, changed, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -243,17 +248,17 @@ def test_a_figure_with_other_data_may_be_added_but_not_one_whose_data_changed(tm
     [
         (["all", "--features", "missing.npz"], 1, "features: got 'missing.npz'"),
         (["all", "--features", "features.csv"], 1, "it must be an .npz file"),
-        (["report", "--folder", "nowhere"], 1, "there is no such file"),
+        (["report", "--folder", "nowhere"], 1, "got no figure and no optimizer"),
         (["theory", "--preset", "smoke", "--jobs", "0"], 1, "jobs: got 0"),
     ],
 )
-def test_errors_say_what_is_wanted(arguments, code, message, tmp_path, monkeypatch, capsys):
+def test_errors_name_the_argument(arguments, code, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["reproduce", *arguments]) == code
     assert message in capsys.readouterr().err
 
 
-def test_missing_data_is_told_with_the_way_around_it(tmp_path, monkeypatch, capsys):
+def test_missing_data_is_an_error_that_names_the_alternative(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDSURF_HOME", str(tmp_path / "home"))
     assert run(["reproduce", "speed-star", "--preset", "desktop"]) == 3
@@ -261,14 +266,14 @@ def test_missing_data_is_told_with_the_way_around_it(tmp_path, monkeypatch, caps
     assert not (tmp_path / "reproduction").exists()
 
 
-def test_an_unknown_figure_is_an_error():
+def test_an_unknown_figure_or_size_is_an_error():
     with pytest.raises(ValueError, match="must be one of speed-regular"):
-        figure_named("figure-1")
+        figures_named("figure-1")
     with pytest.raises(ValueError, match="must be one of smoke"):
         size_named("huge")
 
 
-def test_ready_made_features_take_the_place_of_images(tmp_path):
+def test_ready_made_features_are_used_instead_of_images(tmp_path):
     file = tmp_path / "features.npz"
     np.savez(file, x=np.zeros((4, 3)), y=np.zeros(4, int))
     desktop = size_named("desktop").with_features(file, None)
@@ -281,7 +286,7 @@ def test_ready_made_features_take_the_place_of_images(tmp_path):
     assert source_name(desktop.regular.data.source) == "features.npz"
 
 
-def test_the_papers_size_is_the_papers():
+def test_the_size_paper_has_the_papers_settings():
     paper = size_named("paper")
     assert parameters_of(paper.regular) == pytest.approx(531e6, rel=0.002)
     assert (paper.tasks, paper.rounds, paper.regular.task.agents) == (30, 200, 100)
@@ -290,99 +295,109 @@ def test_the_papers_size_is_the_papers():
     assert any("penalty" in one for one in deviations(size_named("desktop").regular))
 
 
-def test_parameters_are_counted_as_they_are():
-    from fedsurf.common.randomness import generator
-    from fedsurf.models import SoftmaxHead
-
-    model, config = SoftmaxHead(5, 3), SMOKE.regular.optimizer
-    optimizer = UDGD(model, config, generator(0))
-    assert udgd_parameters(model, config) == sum(p.numel() for p in optimizer.parameters())
+def test_the_number_of_parameters_is_that_of_the_optimizer():
+    model = SoftmaxHead(SMOKE.regular.data.components, 10)
+    optimizer = UDGD(model, SMOKE.regular.optimizer, generator(0))
+    assert parameters_of(SMOKE.regular) == sum(p.numel() for p in optimizer.parameters())
 
 
-def test_stages_come_once_and_after_what_they_need():
-    stages = in_order([stage for plan in plans_named("all") for stage in plan.stages(SMOKE)])
-    keys = [key_of(stage) for stage in stages]
+def test_artefacts_come_once_and_after_those_that_they_need():
+    artifacts = in_order(need for figure in FIGURES.values() for need in figure.needs(SMOKE))
+    keys = [artifact.key for artifact in artifacts]
     assert len(set(keys)) == len(keys)
-    for place, stage in enumerate(stages):
-        assert all(key_of(need) in keys[:place] for need in stage.needs())
-    # No two train the same, which would be in the same folder at once.
-    trained = [stage.config for stage in stages if isinstance(stage, Train)]
-    assert len(set(trained)) == len(trained)
+    for place, artifact in enumerate(artifacts):
+        assert all(need.key in keys[:place] for need in artifact.needs)
+
+
+def test_figures_share_optimizers_and_names_tell_them_apart():
     desktop = size_named("desktop")
-    trained = [
-        s for plan in plans_named("all") for s in plan.stages(desktop) if isinstance(s, Train)
-    ]
-    names = {describe(stage.config) for stage in trained}
-    assert len(names) == len({stage.config for stage in trained}) == 8
+    needs = in_order(need for figure in FIGURES.values() for need in figure.needs(desktop))
+    trained = [artifact.trained for artifact in needs if artifact.kind == "optimizer"]
+    assert len({describe(config) for config in trained}) == len(trained) == 8
 
 
-def test_what_a_stage_is_called_does_not_tell_it_from_others_but_what_it_does_does():
+def test_an_artefact_is_identified_by_kind_and_configuration():
     study, other = SMOKE.study_of(SMOKE.regular), SMOKE.study_of(SMOKE.star)
-    one, same = (Train(SMOKE.regular, name) for name in ("regular", "MNIST"))
-    assert SMOKE.regular == SMOKE.ablation
-    assert key_of(one) == key_of(same) != key_of(Train(SMOKE.star, "regular"))
-    assert key_of(Audited(one)) == key_of(Audited(same)) != key_of(one)
-    learned = Learned(study, one, "regular")
-    assert key_of(learned) == key_of(Learned(study, same, "MNIST"))
-    assert key_of(learned) != key_of(Learned(other, one, "regular"))
-    assert key_of(learned) != key_of(Learned(study, one, "regular", "U-DGD, even"))
-    assert in_order([learned, same, Audited(same)]) == [one, learned, Audited(same)]
-
-
-def test_stages_that_an_older_version_finished_are_finished(made, tmp_path):
-    shutil.copytree(made, tmp_path / "older")
-    folder = ReproductionFolder(tmp_path / "older")
-    stages = in_order(FIGURES["theory"].stages(SMOKE))
-    older = {older_key_of(stage): folder.finished()[key_of(stage)] for stage in stages}
-    write_json(folder.path / "stages.json", older)
-    said = []
-    reproduce([FIGURES["theory"]], SMOKE, folder.path, resume=True, say=said.append)
-    assert said[1] == f"0 of {len(stages)} stages are left."
+    assert Artifact("audit", SMOKE.regular).key == Artifact("audit", SMOKE.ablation).key
+    artifacts = [
+        Artifact("optimizer", SMOKE.regular),
+        Artifact("audit", SMOKE.regular),
+        Artifact("optimizer", SMOKE.star),
+        Artifact("run", SMOKE.regular, study),
+        Artifact("run", SMOKE.regular, other),
+        Artifact("method", study=study, method="dgd"),
+        Artifact("method", study=study, method="dgd", tuned=True),
+        Artifact("pretrained", study=study, rounds=4),
+        Artifact("pretrained", study=study, rounds=6),
+    ]
+    assert len({artifact.key for artifact in artifacts}) == len(artifacts)
 
 
 def test_other_processes_make_the_same_and_their_errors_are_errors_here(made, tmp_path):
+    store, done = ArtifactStore(tmp_path, SMOKE), []
     surf = replace(SMOKE.regular.surf, learning_rate=-1.0)
-    broken = Train(replace(SMOKE.regular, surf=surf), "broken")
-    stages = in_order(FIGURES["theory"].stages(SMOKE))[:2]
-    done = []
+    broken = Artifact("optimizer", replace(SMOKE.regular, surf=surf))
+    certificate = Artifact("certificate", SMOKE.regular)
+    (optimizer,) = certificate.needs
     with pytest.raises(ValueError, match="learning_rate: got -1"):
-        run_apart(
-            [*reversed(stages), broken], tmp_path, SMOKE, 1, set(), lambda one, _: done.append(one)
+        make_in_processes(
+            [certificate, optimizer, broken], store, 1, lambda one, _: done.append(one)
         )
-    assert done == stages  # the certificate needs the optimizer
+    assert done == [optimizer, certificate]  # the certificate needs the optimizer
     (best,) = tmp_path.glob("runs/*/best.safetensors")
     assert best.read_bytes() == (made / best.relative_to(tmp_path)).read_bytes()
+    there = ArtifactStore(made, SMOKE)
+    assert store.read(certificate).content == there.read(certificate).content
 
 
-def test_the_forecast_counts_the_steps_of_meta_training():
-    pace = Pace(step=2.0, server_step=3.0, gradient=0.0, look=0.0, centralised=0.0)
+def test_the_estimate_counts_the_steps_of_meta_training():
+    pace = Pace(step=2.0, server_step=3.0, gradient=0.0, record=0.0, centralised=0.0)
     surf = replace(SMOKE.regular.surf, steps=100, validate_every=200)
-    graph = Train(replace(SMOKE.regular, surf=surf), "graph")
-    server = Train(replace(SMOKE.star, surf=surf), "star")
+    graph = Artifact("optimizer", replace(SMOKE.regular, surf=surf))
+    server = Artifact("optimizer", replace(SMOKE.star, surf=surf))
     assert seconds_of(graph, SMOKE, pace) == 200
     assert seconds_of(server, SMOKE, pace) == 300
-    assert total([graph, server], SMOKE, pace, 1) == 500
-    assert total([graph, server], SMOKE, pace, 2) == 300  # one stage cannot be divided
-    assert [spoken(s) for s in (2.04, 61, 600, 7200, 3e5)] == [
+    assert total_seconds(SMOKE, [graph, server], pace, 1) == 500
+    assert total_seconds(SMOKE, [graph, server], pace, 2) == 300  # an artefact is not divided
+    assert [duration_text(s) for s in (2.04, 61, 600, 7200, 3e5)] == [
         "2.0 seconds", "61 seconds", "10 minutes", "2.0 hours", "3.5 days",
     ]  # fmt: skip
 
 
-def test_an_unfinished_run_is_reported_as_such(tmp_path):
-    folder = ReproductionFolder(tmp_path)
-    folder.open({"preset": "smoke", "data": {}}, resume=False)
+def test_an_unfinished_run_is_reported_as_unfinished(tmp_path):
+    open_folder(tmp_path, {"preset": "smoke", "data": {}}, resume=False)
     with pytest.raises(ValueError, match="got no figure and no optimizer"):
-        write_report(folder)
-    workshop = Workshop(tmp_path, SMOKE, silent)
-    workshop.train(replace(SMOKE.regular, surf=replace(SMOKE.regular.surf, steps=20)))
-    text = write_report(folder).markdown.read_text()
-    assert "20 of 20" in text
+        write_report(tmp_path)
+    store = ArtifactStore(tmp_path, SMOKE, observers=lambda: nullcontext([Cut()]))
+    with pytest.raises(PressedError):
+        store.make(Artifact("optimizer", SMOKE.regular))
+    assert write_report(tmp_path) == {}
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "20 of 40" in text
     assert "No figure is finished yet." in text
 
 
-def test_numbers_are_said_with_their_errors():
-    from fedsurf.paper.claims import Number
+def test_reports_escape_names_of_files(tmp_path):
+    data = {"source": "a|<b>.npz", "backbone": "none", "components": None, "checksum": "0f"}
+    open_folder(tmp_path, {"preset": "smoke", "data": {"mnist": data}}, resume=False)
+    ArtifactStore(tmp_path, SMOKE).make(Artifact("optimizer", SMOKE.regular))
+    write_report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "a|&lt;b&gt;.npz" in page
+    assert "<b>" not in page
 
-    assert number_text(Number("", 0.8312, 0.0034), "%") == "83.1 ± 0.3 %"
-    assert number_text(Number("", 0.97), "%") == "97.0 %"
-    assert number_text(Number("", float("inf")), "") == "∞"
+
+def test_the_seconds_of_a_step_do_not_include_validations(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(making, "perf_counter", lambda: now[0])
+    file = tmp_path / "pace.json"
+    timer = StepTimer(file)
+    now[0] += 50  # the work before the first step
+    timer.on_start(0, 4)
+    for step in range(1, 5):
+        now[0] += step
+        timer.on_step(None)
+        if step % 2 == 0:
+            now[0] += 30
+            timer.on_validation(ValidationRecord(step, 0.0, 0.0, 0.0, [], [], []), None)
+    assert read(file) == {"steps": 4, "seconds_per_step": 2.5}

@@ -1,7 +1,6 @@
-"""The theory: the certificate of U-DGD over its layers, with and without the descending constraints."""
+"""The theory: certificates of U-DGD over its layers, with and without the descending constraints."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -10,61 +9,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import COLOURS, STYLE
-from fedsurf.paper.ablation import WITH, WITHOUT, both, trained
+from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactStore
 from fedsurf.paper.claims import Claim, Number
-from fedsurf.paper.finding import Finding
-from fedsurf.paper.plan import Plan
+from fedsurf.paper.figures.ablation import WITH, WITHOUT, optimizers
+from fedsurf.paper.figures.figure import FigureResult, PaperFigure
 from fedsurf.paper.sizes import Size
-from fedsurf.paper.stages import Audited, Stage, Train
-from fedsurf.paper.workshop import SURF_T, Workshop
 
 EXPLAINED = 0.9
-"""The share of the variance of the logarithm of the gradient norm that an exponential must explain."""
+"""Smallest share of the variance of the log gradient norm that an exponential must explain."""
 
 Certified = Mapping[str, Any]
-"""A certificate as plain values, as its `to_dict` returns it."""
-
-
-@dataclass(frozen=True)
-class Certify:
-    """Measure the quantities of the theorems for an optimizer."""
-
-    train: Train
-
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"certify U-DGD, {self.train.name}"
-
-    def needs(self) -> tuple[Stage, ...]:
-        """The optimizer."""
-        return (self.train,)
-
-    def work(self, workshop: Workshop) -> None:
-        """Do it, or find that it is done."""
-        workshop.certificate(self.train.config)
-
-
-@dataclass(frozen=True)
-class Descend:
-    """Measure how the gradient norm falls with the pretrained optimizer on the same tasks."""
-
-    config: ExperimentConfig
-
-    @property
-    def title(self) -> str:
-        """What it does."""
-        return f"gradient norms of {SURF_T}"
-
-    def needs(self) -> tuple[Stage, ...]:
-        """Nothing."""
-        return ()
-
-    def work(self, workshop: Workshop) -> None:
-        """Do it, or find that it is done."""
-        workshop.pretrained_norms(self.config)
+"""The `to_dict` of a certificate."""
 
 
 def judge(certified: Certified) -> list[Claim]:
@@ -76,28 +32,30 @@ def judge(certified: Certified) -> list[Claim]:
     bounded = Claim(
         "theory-bound",
         "E‖∇f(W_L)‖ ≤ (1 − δ)^L (1 − ε)^L E‖∇f(W_0)‖ + (ζ + δM/(1 − δ))/ε.",
-        "The mean gradient norm is below the bound at every layer, with the constants as they were "
-        "measured on meta-test tasks. The numbers are those of the last layer.",
+        "The mean gradient norm is below the bound at every layer, with constants measured on "
+        "meta-test tasks. The numbers are those of the last layer.",
         Number("gradient norm at the last layer", last["norm"], error),
         Number("the bound there", float("inf") if bound is None else bound),
         bool(reading["holds"]),
-        certified["sentence"],
         unit="",
+        note=certified["sentence"],
     )
     fall = certified["fall"]
-    # The interval is of the factor's logarithm; its half width stands for two standard errors.
+    # Half the width of the interval counts as two standard errors.
     exponential = Claim(
         "theory-exponential",
-        "The gradient norm falls exponentially over the layers.",
+        "The unrolled optimizer trained via SURF has an exponential rate of convergence.",
         "The factor by which the norm changes at each layer, fitted on a logarithmic scale, is below 1 "
         f"with {100 * certified['confidence']:g} % confidence, and the exponential explains at least "
         f"{100 * EXPLAINED:g} % of the variance over layers.",
         Number("factor of a layer", fall["factor"], (fall["high"] - fall["low"]) / 4),
         Number("no fall", 1.0),
         fall["high"] < 1 and fall["r_squared"] >= EXPLAINED,
-        f"From layer 0 to {last['layer']} the norm falls from {layers[0]['norm']:.3g} to "
-        f"{last['norm']:.3g}; the exponential explains {100 * fall['r_squared']:.0f} % of the variance.",
         unit="",
+        note=(
+            f"From layer 0 to {last['layer']} the norm falls from {layers[0]['norm']:.3g} to "
+            f"{last['norm']:.3g}; the exponential explains {100 * fall['r_squared']:.0f} % of the variance."
+        ),
     )
     return [bounded, exponential]
 
@@ -105,7 +63,7 @@ def judge(certified: Certified) -> list[Claim]:
 def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
     """Draw gradient norms with the bounds of the constrained optimizer, and the slacks.
 
-    `pretrained` are the norms of the pretrained optimizer, `[tasks, layers + 1]`.
+    `pretrained` are the gradient norms of SURF-T, `[tasks, layers + 1]`.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 4.2), layout="constrained")
@@ -169,39 +127,42 @@ def _rows(certificates: Mapping[str, Certified], pretrained: Tensor) -> list[dic
     return rows
 
 
-def _stages(size: Size) -> Sequence[Stage]:
-    stages: list[Stage] = []
-    for train in trained(size).values():
-        stages += [train, Certify(train), Audited(train)]
-    return [*stages, Descend(size.ablation)]
+def _artifacts(size: Size) -> list[Artifact]:
+    certificates = [Artifact("certificate", config) for config in optimizers(size).values()]
+    return [*certificates, Artifact("norms", size.ablation)]
 
 
-def _make(workshop: Workshop) -> Finding:
-    size, optimizers = workshop.size, both(workshop.size)
-    certificates = {label: workshop.certificate(one) for label, one in optimizers.items()}
-    norms = workshop.pretrained_norms(size.ablation)
-    plain = certificates[WITHOUT]["sentence"]
-    claims = judge(certificates[WITH])
-    return Finding(
-        [],
-        [],
-        claims,
-        draw(certificates, norms),
-        optimizers,
-        f"Gradient norms over the layers with the bounds of the second theorem, and the slack of the "
+def _make(store: ArtifactStore) -> FigureResult:
+    size = store.size
+    certificates = {
+        label: dict(store.read(Artifact("certificate", config)).content)
+        for label, config in optimizers(size).items()
+    }
+    norms = store.read(Artifact("norms", size.ablation)).tensors["norms"]
+    caption = (
+        "Gradient norms over the layers with the bounds of the second theorem, and the slack of the "
         f"descending constraints (above 0 is a violation). Means over {size.tasks} meta-test tasks "
         f"with {100 * certificates[WITH]['confidence']:g} % confidence intervals. SURF-T was "
-        "meta-trained under other constraints: it has no bound and no slack here.",
-        {"certificates": certificates, "without_constraints": plain},
-        _rows(certificates, norms),
+        "meta-trained under other constraints: it has no bound and no slack here."
+    )
+    return FigureResult(
+        judge(certificates[WITH]),
+        draw(certificates, norms),
+        caption,
+        extra={
+            "certificates": certificates,
+            "without_constraints": certificates[WITHOUT]["sentence"],
+        },
+        table=_rows(certificates, norms),
     )
 
 
-THEORY = Plan(
+THEORY = PaperFigure(
     "theory",
     "The theorems, in measured numbers",
-    "MNIST, 3-regular graph; the certificate of the two optimizers of the ablation: gradient norms, "
-    "slacks, and the bound of the second theorem.",
-    _stages,
+    "A 3-regular graph; the certificates of the two optimizers of the ablation: gradient norms, slacks, "
+    "and the bound of the second theorem.",
+    optimizers,
+    _artifacts,
     _make,
 )

@@ -1,6 +1,6 @@
-"""How the figures are drawn: one look for a method in all of them."""
+"""Drawing figures: panels side by side, with the same colour for a method in all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,31 +11,30 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedsurf.common.statistics import standard_error
 from fedsurf.evaluation.plots import COLOURS, STYLE
-from fedsurf.paper.finding import Curve, Level
-from fedsurf.paper.workshop import UNTUNED
+from fedsurf.paper.figures.figure import UNTUNED, Curve, Level
 
 BLUE, RED = COLOURS[0], COLOURS[1]
-RIVALS = ("#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e", "#7a5c3e")
-OURS = "#111111"
+CLASSICAL = ("#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e", "#7a5c3e")
+PRETRAINED = "#111111"
 SECOND = "#6aa9d8"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of a figure.
+    """A panel of a figure.
 
     Attributes
     ----------
     title, x_label, y_label : str
-        What stands beside it.
+        Texts around it.
     value : str
-        What is drawn of the curves.
+        Name of the values that are drawn.
     curves, levels
-        What is in it.
+        Its contents.
     percent : bool
-        Whether values are shares, shown in percent.
+        Whether the values are shares, shown in percent.
     x_scale : {"linear", "rounds", "counts"}
-        rounds: linear to 20 and logarithmic beyond; counts: linear to 1 and logarithmic beyond.
+        rounds: linear to 20 and logarithmic above; counts: linear to 1 and logarithmic above.
     log_y : bool
         Whether the values are on a logarithmic scale.
     """
@@ -74,30 +73,31 @@ def draw(panels: Sequence[Panel]) -> Figure:
 
 
 def label_of(curve: Curve) -> str:
-    """Return what the legend says of a curve."""
-    return curve.label if curve.kind in ("the paper's", "not the paper's") else (
-        f"{curve.label}, {curve.kind}"
-    )  # fmt: skip
+    """Return the text of a curve in the legend."""
+    learned = curve.kind in ("the paper's", "not the paper's")
+    return curve.label if learned else f"{curve.label}, {curve.kind}"
 
 
 Look = dict[str, Any]
 
 
 def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
-    """Give every curve a look: a method its colour, and dashes to the paper's settings."""
-    rivals = list(dict.fromkeys(c.label for c in curves if c.kind == "tuned" or c.kind in UNTUNED))
+    """Return the style of every curve: a colour for each method, dashes for untuned settings."""
+    classical = list(
+        dict.fromkeys(c.label for c in curves if c.kind == "tuned" or c.kind in UNTUNED)
+    )
     learned = list(dict.fromkeys(c.label for c in curves if c.kind == "the paper's"))
     looks: dict[str, Look] = {}
     for curve in curves:
         look: Look = {"linewidth": 1.5, "linestyle": "-"}
         if curve.kind == "the paper's":
-            colours = (BLUE, RED) if not rivals else (BLUE, SECOND)
+            colours = (BLUE, RED) if not classical else (BLUE, SECOND)
             look["color"] = colours[learned.index(curve.label) % 2]
             look |= {"linewidth": 2.2, "marker": "o", "markersize": 3.5, "zorder": 4}
         elif curve.kind == "not the paper's":
-            look |= {"color": OURS, "marker": "s", "markersize": 3, "zorder": 3}
+            look |= {"color": PRETRAINED, "marker": "s", "markersize": 3, "zorder": 3}
         else:
-            look["color"] = RIVALS[rivals.index(curve.label) % len(RIVALS)]
+            look["color"] = CLASSICAL[classical.index(curve.label) % len(CLASSICAL)]
             if curve.kind in UNTUNED:
                 look |= {"linestyle": "--", "linewidth": 1.1}
         looks[label_of(curve)] = look
@@ -124,8 +124,10 @@ def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
         bottom, top = axis.get_ylim()
-        # Within part of a decade there may be neither a 2 nor a 5.
-        axis.yaxis.set_minor_formatter("{x:g}" if top < 4 * bottom else FuncFormatter(_some))
+        # A part of a decade may include neither a 2 nor a 5.
+        axis.yaxis.set_minor_formatter(
+            "{x:g}" if top < 4 * bottom else FuncFormatter(_label_2_and_5)
+        )
     if panel.percent:
         axis.set_ylim(0, 105 if panel.value == "relative_accuracy" else 100)
     if panel.title:
@@ -134,8 +136,8 @@ def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
     axis.set_ylabel(panel.y_label)
 
 
-def _some(value: float, _place: int | None = None) -> str:
-    """Label 2 and 5 of every decade."""
+def _label_2_and_5(value: float, _place: int | None = None) -> str:
+    """Return labels for 2 and 5 of every decade only."""
     plain = f"{value:.3e}"
     return f"{value:g}" if plain[:5] in ("2.000", "5.000") else ""
 
@@ -153,3 +155,23 @@ def _set_x(axis: Axes, scale: str, last: float) -> None:
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.set_xlim(0, last)
+
+
+def draw_learning_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Draw validation accuracy over the steps of meta-training, by optimizer."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(8, 3.6), layout="constrained")
+        axis = figure.subplots()
+        colours = mpl.colormaps["tab10"]
+        for number, (name, log) in enumerate(logs.items()):
+            steps = [record["step"] for record in log]
+            accuracy = [100 * record["pooled_accuracy"] for record in log]
+            colour = colours(number % 10)
+            axis.plot(steps, accuracy, label=name, color=colour, marker="o", markersize=3)
+        axis.set_ylim(0, 100)
+        axis.set_xlim(left=0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_xlabel("meta-training steps")
+        axis.set_ylabel("validation accuracy (%)")
+        figure.legend(loc="outside right upper", fontsize=8)
+    return figure

@@ -1,0 +1,123 @@
+"""Files of a figure: its drawing, data, claims and audits, and the versions that made it."""
+
+import hashlib
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import version
+from os.path import relpath
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from fedsurf.common.configuration import to_dict
+from fedsurf.common.files import FileError, read_json
+from fedsurf.common.writing import write_json, write_rows
+from fedsurf.evaluation.plots import save
+from fedsurf.paper.artefacts import Artifact, ArtifactStore, slug
+from fedsurf.paper.claims import Claim
+from fedsurf.paper.figures.figure import FigureResult, PaperFigure
+
+PACKAGES = ("fedsurf", "torch", "numpy", "scikit-learn", "cooper-optim")
+
+
+@dataclass(frozen=True)
+class SavedFigure:
+    """A figure as read from its folder, with the contents of its files."""
+
+    folder: Path
+    claims: list[Claim]
+    config: dict[str, Any]
+    data: dict[str, Any]
+    audits: dict[str, dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        return self.folder.name
+
+
+def write_figure(store: ArtifactStore, figure: PaperFigure, result: FigureResult) -> None:
+    """Write the files of a figure into its folder in the store's."""
+    folder = store.folder / figure.name
+    for ending in ("png", "svg"):
+        save(result.drawing, folder / f"figure.{ending}")
+    write_rows(folder / "data.csv", result.rows())
+    write_json(folder / "data.json", result.to_dict())
+    optimizers = {}
+    for label, config in figure.optimizers(store.size).items():
+        audit = store.read(Artifact("audit", config)).content
+        write_rows(folder / "audit" / f"{slug(label)}.csv", audit["rows"])
+        write_json(folder / "audit" / f"{slug(label)}.json", audit)
+        run = relpath(store.run_folder(config), folder)
+        optimizers[label] = {"run": run, "config": to_dict(config)}
+    write_json(
+        folder / "config.json",
+        {
+            "figure": figure.name,
+            "title": figure.title,
+            "about": figure.about,
+            "size": to_dict(store.size),
+            "optimizers": optimizers,
+            "made_with": made_with(),
+        },
+    )
+    # Last, so that a figure with claims is complete.
+    write_json(folder / "claims.json", [claim.to_dict() for claim in result.claims])
+
+
+def read_figure(folder: Path) -> SavedFigure | None:
+    """Read the files of a figure; None if it is not finished."""
+    if not (folder / "claims.json").is_file():
+        return None
+    config, data = read_json(folder / "config.json"), read_json(folder / "data.json")
+    try:
+        claims = [Claim.from_dict(claim) for claim in read_json(folder / "claims.json")]
+        audits = {
+            label: read_json(folder / "audit" / f"{slug(label)}.json")
+            for label in config["optimizers"]
+        }
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{folder}: damaged, or of another version ({error})") from error
+    return SavedFigure(folder, claims, config, data, audits)
+
+
+def made_with() -> dict[str, str]:
+    """Return the versions of Python and the main packages, and the commit of a git checkout."""
+    found = {"python": platform.python_version()}
+    found |= {name: version(name) for name in PACKAGES}
+    commit = commit_of(Path(__file__))
+    return found if commit is None else {**found, "commit": commit}
+
+
+def commit_of(file: Path) -> str | None:
+    """Return the commit of the checkout that tracks a file, and whether its folder was changed."""
+    git = which("git")
+    if git is None:
+        return None
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(  # noqa: S603 - fixed words
+            [git, "-C", str(file.parent), *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+        return done.stdout.strip()
+
+    try:
+        # Installed into an environment inside another project, the commit would be that project's.
+        if not ask("ls-files", "--", file.name):
+            return None
+        commit = ask("rev-parse", "--short=12", "HEAD")
+        changed = ask("status", "--porcelain", "--untracked-files=no", "--", ".")
+    except (subprocess.SubprocessError, OSError):
+        return None
+    return f"{commit} with changes" if changed else commit
+
+
+def checksum_of(file: Path) -> str:
+    """Return a checksum of a file's content."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
