@@ -1,4 +1,4 @@
-"""What all tests share: a deterministic hypothesis, and the digits of scikit-learn as features."""
+"""Settings and fixtures of all tests: deterministic hypothesis, and scikit-learn's digits."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
 """A convex problem on which agents strongly disagree, with one finite optimum that is known."""
 
 import torch
-from drawn import seeded
+from random_data import seeded
 from torch.func import hessian, jacrev
 
 from fedsurf.models import SoftmaxHead

@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import naive
 import networkx as nx
 import torch
-from drawn import seeded
-from drawn import task as draw_task
+from random_data import seeded
+from random_data import task as draw_task
 from torch import nn
 
 from fedsurf.algorithms import Start

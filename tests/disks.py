@@ -1,4 +1,4 @@
-"""A disk that is full, for tests of writing."""
+"""A full disk, for tests of writing."""
 
 import resource
 from contextlib import contextmanager

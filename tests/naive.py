@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 
 def scores(row, x, classes):
     """Score one example with flat weights `[features + 1, classes]`, the bias in the last row."""
@@ -12,6 +14,7 @@ def scores(row, x, classes):
 
 
 def probabilities(row, x, classes):
+    """Return the softmax of one example's scores."""
     found = scores(row, x, classes)
     largest = max(found)
     powers = [math.exp(score - largest) for score in found]
@@ -19,12 +22,12 @@ def probabilities(row, x, classes):
 
 
 def loss(row, examples, classes):
-    """Mean cross-entropy of one agent over its (features, label) pairs."""
+    """Return the mean cross-entropy of one agent over its (features, label) pairs."""
     return sum(-math.log(probabilities(row, x, classes)[y]) for x, y in examples) / len(examples)
 
 
 def gradient(row, examples, classes):
-    """Gradient of one agent's mean cross-entropy, flat as the weights."""
+    """Return the gradient of one agent's mean cross-entropy, flat as the weights."""
     total = [0.0] * len(row)
     for x, y in examples:
         chance = probabilities(row, x, classes)
@@ -36,7 +39,7 @@ def gradient(row, examples, classes):
 
 
 def accuracy(row, examples, classes):
-    """Share of (features, label) pairs whose label has the highest score, the first one if tied."""
+    """Return the share of (features, label) pairs whose label has the (first) highest score."""
     hits = 0
     for x, y in examples:
         found = scores(row, x, classes)
@@ -62,7 +65,7 @@ def shift_entry(graph, i, j, shift):
 
 
 def mix(graph, rows, shift):
-    """S·W, each agent summing over itself and its neighbours."""
+    """Return S·W, each node summing over itself and its neighbours."""
     mixed = []
     for i in sorted(graph):
         total = [0.0] * len(rows[i])
@@ -72,3 +75,40 @@ def mix(graph, rows, shift):
                 total[place] += entry * value
         mixed.append(total)
     return mixed
+
+
+def links_of(network, mask):
+    """Return the links of a mask as a set of (from, to)."""
+    return set() if mask is None else {tuple(link) for link in network.links.T[mask].tolist()}
+
+
+def mix_with_losses(network, values, sent, lost, reporters=None):
+    """Return what nodes make of the messages of a round, of which some are lost, link by link."""
+    kept, renormalised = links_of(network, lost.kept), links_of(network, lost.renormalised)
+    absent = [] if lost.absent is None else lost.absent.nonzero().flatten().tolist()
+    mixed = []
+    for i in range(network.nodes):
+        if i in absent:
+            mixed.append(values[i])
+            continue
+        own = shift_entry(network.graph, i, i, network.shift)
+        received, missing = {}, 0.0
+        for j in network.graph.neighbors(i):
+            weight = shift_entry(network.graph, i, j, network.shift)
+            if i == 0 and reporters is not None:
+                if j not in reporters:
+                    continue
+                weight *= network.agents / len(reporters)
+            if (j, i) in kept:
+                own += weight
+            elif (j, i) in renormalised:
+                missing += weight
+            else:
+                received[j] = weight
+        left = own + sum(received.values())
+        scale = (left + missing) / left if missing else 1.0
+        total = [scale * own * value for value in values[i]]
+        for j, weight in received.items():
+            total = [t + scale * weight * value for t, value in zip(total, sent[j], strict=True)]
+        mixed.append(total)
+    return torch.tensor(mixed, dtype=torch.float64)

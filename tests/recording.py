@@ -1,7 +1,9 @@
-"""An algorithm that keeps all its states."""
+"""An algorithm that records all states of another one."""
 
 
 class Recording:
+    """Runs an algorithm and keeps every state, from the first on, in `states`."""
+
     def __init__(self, inner):
         self.inner, self.model, self.name = inner, inner.model, inner.name
         self.states = []

@@ -1,7 +1,7 @@
 """What the tests of methods through a server share: naive sums, and problems with known optima."""
 
 import torch
-from drawn import seeded
+from random_data import seeded
 
 from fedsurf.algorithms.algorithm import Start
 from fedsurf.models import Model

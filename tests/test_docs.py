@@ -12,7 +12,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 import torch
-from drawn import task as draw_task
+from random_data import task as draw_task
 
 import fedsurf
 from fedsurf.cli import main as cli

@@ -5,8 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import drawn
 import pytest
+import random_data
 import torch
 from decentralised import lopsided_graph
 
@@ -45,7 +45,7 @@ class Recording(Network):
 def optimizer_of(parts, lack, seed=1, size=0.4):
     """Return a variant whose parameters are larger than the initial ones, so that every knob matters."""
     made = parts.Partial(lack, seed).double()
-    random = drawn.seeded(seed + 1)
+    random = random_data.seeded(seed + 1)
     with torch.no_grad():
         for value in made.parameters():
             value += size * torch.randn(value.shape, generator=random, dtype=torch.float64)
@@ -53,16 +53,16 @@ def optimizer_of(parts, lack, seed=1, size=0.4):
 
 
 def task_of(seed=0, train=8):
-    return drawn.task(seed, AGENTS, train=train, features=FEATURES, classes=CLASSES)
+    return random_data.task(seed, AGENTS, train=train, features=FEATURES, classes=CLASSES)
 
 
 def after(optimizer, task, rounds):
     """Return the state after so many of the first rounds, and the network."""
     network = Recording(lopsided_graph())
     algorithm = optimizer.on(SoftmaxHead(FEATURES, CLASSES), ROUNDS)
-    state = algorithm.init(task, network, drawn.seeded(0))
+    state = algorithm.init(task, network, random_data.seeded(0))
     for _ in range(rounds):
-        state = algorithm._over_graph(state, task, network, drawn.seeded(1))
+        state = algorithm._over_graph(state, task, network, random_data.seeded(1))
     return state, network
 
 
@@ -103,8 +103,8 @@ def test_without_memory_heads_are_what_was_heard(parts, name):
 @pytest.mark.parametrize("name", ["whole", "gate", "offset"])
 def test_gates_are_one_and_offsets_zero_where_they_are_lacking(parts, name):
     controller = optimizer_of(parts, parts.VARIANTS[name]).graph
-    about = torch.randn(AGENTS, CLASSES, CLASS_INPUTS, generator=drawn.seeded(0)).double()
-    gate, weight = controller.gates(about, drawn.weights(1, AGENTS, CONTEXT))
+    about = torch.randn(AGENTS, CLASSES, CLASS_INPUTS, generator=random_data.seeded(0)).double()
+    gate, weight = controller.gates(about, random_data.weights(1, AGENTS, CONTEXT))
     assert bool((gate == 1).all()) == (name == "gate")
     assert bool((weight == 0).all()) == (name == "offset")
 
@@ -115,10 +115,10 @@ def test_without_signals_every_problem_gets_the_same_knobs(parts, name):
     share = torch.full((AGENTS, 1), 0.5, dtype=torch.float64)
 
     def knobs(seed, when):
-        signals = drawn.weights(seed, AGENTS, SIGNALS)
+        signals = random_data.weights(seed, AGENTS, SIGNALS)
         return torch.cat(controller.knobs(when, signals, share, share), 1)
 
-    early, late = drawn.weights(2, 2, SCHEDULE)
+    early, late = random_data.weights(2, 2, SCHEDULE)
     assert knobs(0, early).equal(knobs(1, early)) == (name == "signals")
     assert not knobs(0, early).equal(knobs(0, late))
 

@@ -4,10 +4,10 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import real_examples, seeded, weights
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import examples as draw_examples
+from random_data import real_examples, seeded, weights
 from torch import nn
 from torch.autograd import gradcheck
 

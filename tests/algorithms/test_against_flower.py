@@ -6,8 +6,8 @@ share no code with fedsurf, only the examples and which of them form each mini-b
 
 import pytest
 import torch
-from drawn import seeded
-from drawn import task as draw_task
+from random_data import seeded
+from random_data import task as draw_task
 
 from fedsurf.algorithms.fedavg import FedAvg
 from fedsurf.algorithms.fedavgm import FedAvgM

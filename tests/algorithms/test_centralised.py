@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import task as draw_task
+from random_data import examples as draw_examples
+from random_data import task as draw_task
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 

@@ -6,10 +6,10 @@ import networkx as nx
 import pytest
 import torch
 from convex import Ridge, distances, heterogeneous_task, optimum
-from drawn import real_examples, seeded, weights
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import real_examples, seeded, weights
+from random_data import task as draw_task
 
 from fedsurf.algorithms import Start, State
 from fedsurf.algorithms.dfedavgm import DFedAvgM, quantise

@@ -4,10 +4,10 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from drawn import real_examples, seeded
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import real_examples, seeded
+from random_data import task as draw_task
 
 from fedsurf.algorithms import DGD, DSGD, DFedAvgM, Start
 from fedsurf.evaluation.run import run

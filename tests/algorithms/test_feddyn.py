@@ -3,10 +3,10 @@
 import naive
 import pytest
 import torch
-from drawn import real_examples, seeded
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import real_examples, seeded
+from random_data import task as draw_task
 from served import (
     ORIGIN,
     LeastSquares,

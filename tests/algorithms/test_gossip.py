@@ -7,10 +7,10 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn import seeded
-from drawn import weights as draw_weights
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded
+from random_data import weights as draw_weights
 
 from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.class_means import ClassMeans

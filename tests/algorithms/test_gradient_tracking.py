@@ -6,10 +6,10 @@ import networkx as nx
 import pytest
 import torch
 from convex import Ridge, disagreement_of_optima, distances, heterogeneous_task
-from drawn import real_examples, seeded
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import real_examples, seeded
+from random_data import task as draw_task
 
 from fedsurf.algorithms import DGD, Start, State
 from fedsurf.algorithms.gradient_tracking import GradientTracking, TrackingState

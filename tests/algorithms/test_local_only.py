@@ -5,9 +5,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn import real_examples, seeded
-from drawn import task as draw_task
-from drawn import weights as draw_weights
+from random_data import real_examples, seeded
+from random_data import task as draw_task
+from random_data import weights as draw_weights
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import seeded, weights
-from drawn import task as draw_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_data import examples as draw_examples
+from random_data import seeded, weights
+from random_data import task as draw_task
 from served import LeastSquares, calls, rounds
 from torch import nn
 from torch.nn import functional

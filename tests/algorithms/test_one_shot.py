@@ -3,8 +3,8 @@
 import networkx as nx
 import pytest
 import torch
-from drawn import seeded
-from drawn import task as draw_task
+from random_data import seeded
+from random_data import task as draw_task
 from torch import nn
 
 from fedsurf.algorithms.algorithm import Start

@@ -5,9 +5,9 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import real_examples, seeded
-from drawn import task as draw_task
+from random_data import examples as draw_examples
+from random_data import real_examples, seeded
+from random_data import task as draw_task
 from sklearn.linear_model import Ridge as PooledRidge
 from torch import nn
 

@@ -5,9 +5,9 @@ from dataclasses import fields
 import networkx as nx
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import seeded
-from drawn import task as draw_task
+from random_data import examples as draw_examples
+from random_data import seeded
+from random_data import task as draw_task
 from served import calls, rounds
 from torch import nn
 

@@ -3,7 +3,7 @@
 import networkx as nx
 import pytest
 import torch
-from drawn import seeded
+from random_data import seeded
 from torch import nn
 
 from fedsurf.algorithms.algorithm import SharedStart, fan_ins

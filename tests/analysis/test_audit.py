@@ -6,10 +6,10 @@ import sys
 from dataclasses import replace
 from importlib.resources import files
 
-import drawn
 import experiments
 import naive
 import pytest
+import random_data
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +45,7 @@ STUDY = StudyConfig(
 
 
 def labels(part):
-    return sorted(y for agent in drawn.real_examples(part) for _, y in agent)
+    return sorted(y for agent in random_data.real_examples(part) for _, y in agent)
 
 
 def padding_is_zero(part):
@@ -55,8 +55,8 @@ def padding_is_zero(part):
 class TestInterventions:
     @given(SEEDS, st.booleans())
     def test_blanking_leaves_only_the_labels(self, seed, masked):
-        task = drawn.task(seed, masked=masked)
-        blank = blank_features(task, drawn.seeded(seed))
+        task = random_data.task(seed, masked=masked)
+        blank = blank_features(task, random_data.seeded(seed))
         assert not blank.train.x.any()
         assert torch.equal(blank.train.y, task.train.y)
         assert blank.train.mask is task.train.mask
@@ -64,8 +64,8 @@ class TestInterventions:
 
     @given(SEEDS, st.booleans())
     def test_shuffling_keeps_the_features_and_how_often_each_label_occurs(self, seed, masked):
-        task = drawn.task(seed, masked=masked)
-        shuffled = shuffle_labels(task, drawn.seeded(seed))
+        task = random_data.task(seed, masked=masked)
+        shuffled = shuffle_labels(task, random_data.seeded(seed))
         assert torch.equal(shuffled.train.x, task.train.x)
         assert labels(shuffled.train) == labels(task.train)
         assert padding_is_zero(shuffled.train)
@@ -74,7 +74,7 @@ class TestInterventions:
     def test_shuffling_moves_labels_between_agents(self):
         y = torch.arange(3)[:, None].expand(3, 200).contiguous()
         part = Examples(torch.zeros(3, 200, 2), y)
-        shuffled = shuffle_labels(Task(part, part, 3), drawn.seeded(1)).train.y
+        shuffled = shuffle_labels(Task(part, part, 3), random_data.seeded(1)).train.y
         kept = (shuffled == y).double().mean(1)
         assert (kept - 1 / 3).abs().max() < 0.1
 
@@ -82,14 +82,16 @@ class TestInterventions:
     def test_renaming_gives_every_class_another_name_and_changes_nothing_else(
         self, seed, classes, masked
     ):
-        task = drawn.task(seed, classes=classes, masked=masked)
-        renamed = rename_labels(task, drawn.seeded(seed))
+        task = random_data.task(seed, classes=classes, masked=masked)
+        renamed = rename_labels(task, random_data.seeded(seed))
         names = {}
         for part in ("train", "test"):
             before, after = getattr(task, part), getattr(renamed, part)
             assert torch.equal(before.x, after.x)
             assert padding_is_zero(after)
-            pairs = zip(drawn.real_examples(before), drawn.real_examples(after), strict=True)
+            pairs = zip(
+                random_data.real_examples(before), random_data.real_examples(after), strict=True
+            )
             for old, new in pairs:
                 for (_, name), (_, other) in zip(old, new, strict=True):
                     assert names.setdefault(name, other) == other
@@ -97,15 +99,15 @@ class TestInterventions:
         assert len(set(names.values())) == len(names)
 
     def test_a_single_class_keeps_its_name(self):
-        task = drawn.task(0, classes=1)
-        assert torch.equal(rename_labels(task, drawn.seeded(0)).train.y, task.train.y)
+        task = random_data.task(0, classes=1)
+        assert torch.equal(rename_labels(task, random_data.seeded(0)).train.y, task.train.y)
 
     @given(SEEDS, st.booleans())
     def test_rotating_preserves_inner_products_within_and_between_training_and_test(
         self, seed, masked
     ):
-        task = drawn.task(seed, features=4, masked=masked)
-        rotated = rotate_features(task, drawn.seeded(seed))
+        task = random_data.task(seed, features=4, masked=masked)
+        rotated = rotate_features(task, random_data.seeded(seed))
         before = torch.cat([task.train.x.flatten(0, 1), task.test.x.flatten(0, 1)])
         after = torch.cat([rotated.train.x.flatten(0, 1), rotated.test.x.flatten(0, 1)])
         torch.testing.assert_close(after @ after.T, before @ before.T)
@@ -116,7 +118,7 @@ class TestInterventions:
     def test_rotations_prefer_no_direction(self):
         part = Examples(torch.eye(3)[None], torch.zeros(1, 3, dtype=torch.int64))
         turned = [
-            rotate_features(Task(part, part, 1), drawn.seeded(seed)).train.x[0]
+            rotate_features(Task(part, part, 1), random_data.seeded(seed)).train.x[0]
             for seed in range(300)
         ]
         mean = torch.stack(turned).mean(0)
@@ -124,17 +126,17 @@ class TestInterventions:
 
     @given(SEEDS)
     def test_an_intervention_follows_from_its_generator(self, seed):
-        task = drawn.task(seed)
+        task = random_data.task(seed)
         for intervene in (shuffle_labels, rename_labels, rotate_features):
-            first, second = (intervene(task, drawn.seeded(seed)) for _ in range(2))
+            first, second = (intervene(task, random_data.seeded(seed)) for _ in range(2))
             assert torch.equal(first.train.x, second.train.x)
             assert torch.equal(first.train.y, second.train.y)
 
     @given(SEEDS, st.booleans())
     def test_chance_is_the_accuracy_of_heads_that_look_at_nothing(self, seed, masked):
-        task = drawn.task(seed, masked=masked, classes=4)
-        train = [y for agent in drawn.real_examples(task.train) for _, y in agent]
-        test = [pair for agent in drawn.real_examples(task.test) for pair in agent]
+        task = random_data.task(seed, masked=masked, classes=4)
+        train = [y for agent in random_data.real_examples(task.train) for _, y in agent]
+        test = [pair for agent in random_data.real_examples(task.test) for pair in agent]
         counts = [train.count(label) for label in range(4)]
         found = []
         for answer in range(4):
@@ -142,19 +144,19 @@ class TestInterventions:
                 bias = [float(label == answer) for label in range(4)]
                 found.append(naive.accuracy([0.0] * 3 * 4 + bias, test, 4))
         assert chance(task) == pytest.approx(sum(found) / len(found))
-        assert chance(rename_labels(task, drawn.seeded(seed))) == pytest.approx(chance(task))
+        assert chance(rename_labels(task, random_data.seeded(seed))) == pytest.approx(chance(task))
 
     def test_centralised_training_depends_on_neither_names_nor_axes(self):
         method = Centralised(1e-2)
         for seed in range(5):
-            task = drawn.task(seed, agents=10, train=20, test=20, classes=4)
+            task = random_data.task(seed, agents=10, train=20, test=20, classes=4)
             untouched = method.accuracy(task)
             for intervene in (rename_labels, rotate_features):
-                assert method.accuracy(intervene(task, drawn.seeded(seed))) == untouched
+                assert method.accuracy(intervene(task, random_data.seeded(seed))) == untouched
             first, second = task.train.y.flatten().bincount().sort(descending=True).values[:2]
             assert untouched > chance(task)
             if first > second:  # of two equally frequent classes either may be answered
-                blank = blank_features(task, drawn.seeded(seed))
+                blank = blank_features(task, random_data.seeded(seed))
                 assert method.accuracy(blank) == pytest.approx(chance(task))
 
 
@@ -398,7 +400,10 @@ class TestAudit:
     def test_a_subclass_of_study_keeps_its_tasks_and_network(self, digits):
         class OwnTasks(Study):
             def test_tasks(self, seed):
-                return [rotate_features(task, drawn.seeded(0)) for task in super().test_tasks(seed)]
+                return [
+                    rotate_features(task, random_data.seeded(0))
+                    for task in super().test_tasks(seed)
+                ]
 
         study = OwnTasks(replace(STUDY, tasks=2), features=digits)
         found = audit(dgd(2), study, agents=(4,))

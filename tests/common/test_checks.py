@@ -4,8 +4,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn import seeded
 from experiments import CONFIG, features
+from random_data import seeded
 
 from fedsurf.algorithms import DGD, LDA, DFedAvgM, FedProx, LocalOnly, Ridge, Start
 from fedsurf.common.randomness import generator

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from drawn import weights
+from random_data import weights
 
 from fedsurf.common.statistics import finite, mean_interval, standard_error, upper_limit
 

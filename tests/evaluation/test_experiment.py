@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from experiments import CONFIG, features
-from killed import contents
+from kill_and_resume import contents
 
 from fedsurf.common.files import FileError, read_metadata
 from fedsurf.common.randomness import generator
@@ -219,7 +219,7 @@ def test_a_process_that_was_killed_resumes_to_the_same_bytes(whole, data, tmp_pa
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")
 def test_a_run_that_is_killed_while_it_writes_resumes_to_the_same_bytes(tmp_path):
     finished = subprocess.run(
-        [sys.executable, HERE / "killed.py", tmp_path],
+        [sys.executable, HERE / "kill_and_resume.py", tmp_path],
         check=True,
         env=ENVIRONMENT,
         capture_output=True,

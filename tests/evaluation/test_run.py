@@ -9,8 +9,8 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from drawn import real_examples, seeded
-from drawn import task as draw_task
+from random_data import real_examples, seeded
+from random_data import task as draw_task
 from recording import Recording
 from torch import nn
 

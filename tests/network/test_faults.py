@@ -6,11 +6,11 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from drawn import seeded, weights
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_faults import links_of, naive_round
+from naive import links_of, mix_with_losses
+from random_data import seeded, weights
+from random_data import task as draw_task
 
 from fedsurf.algorithms import DFedAvgM, Start
 from fedsurf.evaluation.methods import METHODS
@@ -209,7 +209,7 @@ def test_a_round_with_lost_messages_equals_a_loop_over_the_links(shift, rule, ag
     for number in range(3):
         values = weights(seed + number, agents, 2)
         mixed = network.mix(values)
-        close(mixed, naive_round(inner, values.tolist(), values.tolist(), inner.seen))
+        close(mixed, mix_with_losses(inner, values.tolist(), values.tolist(), inner.seen))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -258,7 +258,7 @@ def test_a_round_without_the_absent_equals_a_loop_over_the_links(shift, rule, ag
         found = inner.seen.kept if rule == "kept-by-receiver" else inner.seen.renormalised
         assert torch.equal(found, lost)
         assert torch.equal(mixed[away], values[away])
-        close(mixed, naive_round(inner, values.tolist(), values.tolist(), inner.seen))
+        close(mixed, mix_with_losses(inner, values.tolist(), values.tolist(), inner.seen))
         counted += 2 * ~lost
     assert torch.equal(network.link_floats, counted)
 
@@ -303,7 +303,7 @@ def test_faults_around_faults_equal_a_loop_over_the_links(rule):
         mixed = network.mix(values)
         assert inner.seen.kept is not None
         assert inner.seen.renormalised is not None
-        close(mixed, naive_round(inner, values.tolist(), sent.tolist(), inner.seen))
+        close(mixed, mix_with_losses(inner, values.tolist(), sent.tolist(), inner.seen))
         before = values
     assert network.rounds == 6
 
@@ -483,7 +483,7 @@ def test_a_round_of_a_star_with_faults_equals_a_loop_over_the_links(shift, rule,
         sent[rows] = before[rows]
         mixed = network.mix(values)
         reporters = (1 + torch.randperm(agents, generator=drawn)[:reporting]).tolist()
-        close(mixed, naive_round(inner, values.tolist(), sent.tolist(), inner.seen, reporters))
+        close(mixed, mix_with_losses(inner, values.tolist(), sent.tolist(), inner.seen, reporters))
         away = network.away.tolist()
         assert not away[0]  # a server never leaves
         counted += 2 * sum(not away[agent] for agent in range(1, agents + 1))

@@ -2,9 +2,9 @@
 
 import networkx as nx
 import pytest
-from drawn import seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded
 
 from fedsurf.network import GraphConfig, check_graph, make_graph
 

@@ -6,9 +6,9 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from drawn import seeded, weights
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded, weights
 
 from fedsurf.network import (
     FaultConfig,

@@ -6,9 +6,9 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from drawn import seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded
 
 from fedsurf.network import GraphConfig, Network, make_graph, operators
 from fedsurf.network.operators import MAX_DENSE_LOWEST, MAX_DENSE_NODES

@@ -8,11 +8,11 @@ import networkx as nx
 import pytest
 import torch
 from decentralised import run as run_by_hand
-from drawn import real_examples, seeded, weights
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_faults import naive_round
+from naive import mix_with_losses
+from random_data import real_examples, seeded, weights
+from random_data import task as draw_task
 
 from fedsurf import load
 from fedsurf.algorithms import DGD, EXTRA, DFedAvgM, ExactDiffusion, GradientTracking, Ridge, Start
@@ -198,7 +198,7 @@ def test_rounds_with_faults_equal_a_loop_over_what_arrived(shift, rule):
                 sent[agent] = before[agent]
         before = values.tolist()
         moment = SimpleNamespace(graph=graph, shift=shift, nodes=6, agents=6, links=network.links)
-        close(mixed, naive_round(moment, values.tolist(), sent, inner.seen))
+        close(mixed, mix_with_losses(moment, values.tolist(), sent, inner.seen))
         for sender, receiver in graph.edges:
             floats += 4 * (not inner.seen.absent[[sender, receiver]].any())
         assert (network.rounds, network.floats) == (number + 1, floats)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn import seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded
 
 import fedsurf
 from fedsurf.pretrained.recipes.probabilities import (

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from drawn import seeded
-from drawn import task as draw_task
+from random_data import seeded
+from random_data import task as draw_task
 from safetensors.torch import save_file
 
 import fedsurf

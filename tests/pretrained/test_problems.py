@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from drawn import seeded
+from random_data import seeded
 
 from fedsurf.network import Network
 from fedsurf.network.faults import FaultyNetwork

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from drawn import seeded
-from drawn import task as draw_task
-from killed import contents
+from kill_and_resume import contents
+from random_data import seeded
+from random_data import task as draw_task
 
 import fedsurf
 from fedsurf import pretrained

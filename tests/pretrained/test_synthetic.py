@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from drawn import seeded
+from random_data import seeded
 
 from fedsurf.pretrained.recipes.synthetic import (
     LARGEST_HEAD,

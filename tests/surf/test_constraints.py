@@ -6,11 +6,11 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import real_examples, seeded, weights
-from drawn import task as draw_task
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import examples as draw_examples
+from random_data import real_examples, seeded, weights
+from random_data import task as draw_task
 from recording import Recording
 
 from fedsurf.algorithms import DGD

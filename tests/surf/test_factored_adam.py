@@ -6,7 +6,7 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 import torch
-from drawn import seeded
+from random_data import seeded
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 

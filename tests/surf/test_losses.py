@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from drawn import examples, seeded, weights
+from random_data import examples, seeded, weights
 
 from fedsurf.models import ModuleModel, SoftmaxHead, cross_entropy
 from fedsurf.surf.losses import MAX_STEP, NEWTON_STEPS, best_factor, pooled_losses

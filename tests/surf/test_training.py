@@ -8,7 +8,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from drawn import real_examples, seeded
+from random_data import real_examples, seeded
 
 from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn import real_examples, seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import real_examples, seeded
 
 from fedsurf.tasks.config import TaskConfig
 from fedsurf.tasks.distribution import TaskDistribution, meta_tasks

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import real_examples, seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import examples as draw_examples
+from random_data import real_examples, seeded
 
 from fedsurf.tasks.examples import Examples
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from drawn import seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded
 
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn import examples as draw_examples
-from drawn import task as draw_task
+from random_data import examples as draw_examples
+from random_data import task as draw_task
 
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task

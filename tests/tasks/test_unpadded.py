@@ -1,7 +1,7 @@
 """Examples row after row: the same as padded ones to whoever asks."""
 
-import drawn
 import pytest
+import random_data
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ FEATURES, CLASSES = 3, 4
 
 def both(sizes):
     """Return the same examples of agents of these sizes, unpadded and padded."""
-    random, total = drawn.seeded(5), sum(sizes)
+    random, total = random_data.seeded(5), sum(sizes)
     rows = torch.randn(total, FEATURES, generator=random, dtype=torch.float64)
     labels = torch.randint(CLASSES, (total,), generator=random)
     return UnpaddedExamples(rows, labels, sizes), Examples.pad(
@@ -57,7 +57,7 @@ def test_they_are_the_same_as_padded_ones(sizes, data):
 
 def test_mini_batches_and_means_are_the_same():
     unpadded, padded = both([5, 2, 7])
-    assert_same(unpadded.draw(2, drawn.seeded(1)), padded.draw(2, drawn.seeded(1)))
+    assert_same(unpadded.draw(2, random_data.seeded(1)), padded.draw(2, random_data.seeded(1)))
     values = torch.arange(21.0).reshape(3, 7)
     assert torch.equal(unpadded.mean(values), padded.mean(values))
 
@@ -117,7 +117,8 @@ def test_examples_of_agents_of_one_size_are_not_copied():
 def test_interventions_do_the_same_to_them(intervention):
     unpadded, padded = both([2, 4])
     found, wanted = (
-        intervention(Task(part, part, CLASSES), drawn.seeded(2)) for part in (unpadded, padded)
+        intervention(Task(part, part, CLASSES), random_data.seeded(2))
+        for part in (unpadded, padded)
     )
     assert_same(found.train, wanted.train)
     assert_same(found.test, wanted.test)

@@ -1,7 +1,7 @@
 """The weights of mixing with memory stay where no head can run away, whatever the controller asks for."""
 
 import torch
-from drawn import weights as normal
+from random_data import weights as normal
 
 from fedsurf.unrolled import memory
 from fedsurf.unrolled.memory import LIMITS, MOST_OLD

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 import decentralised
-import drawn
 import naive
 import pytest
+import random_data
 import torch
 from decentralised import lopsided_graph
 from torch import nn
@@ -40,8 +40,8 @@ MODEL = ModuleModel(module())
 def optimizer(seed=1, size=0.4, local_steps=3):
     """Draw parameters that are larger than the initial ones, so that every knob matters."""
     config = GradientTransferConfig(width=7, local_steps=local_steps)
-    made = GradientTransfer(config, drawn.seeded(seed)).double()
-    random = drawn.seeded(seed + 1)
+    made = GradientTransfer(config, random_data.seeded(seed)).double()
+    random = random_data.seeded(seed + 1)
     with torch.no_grad():
         for value in made.parameters():
             noise = torch.randn(value.shape, generator=random, dtype=torch.float64)
@@ -50,7 +50,7 @@ def optimizer(seed=1, size=0.4, local_steps=3):
 
 
 def draw_task(seed=3, **options):
-    return drawn.task(seed, AGENTS, 7, 5, FEATURES, CLASSES, **options)
+    return random_data.task(seed, AGENTS, 7, 5, FEATURES, CLASSES, **options)
 
 
 def network():
@@ -90,7 +90,7 @@ def loop(learned, task, rows, rounds, local_steps):
     """A whole run, agent by agent and tensor by tensor; `rows` are flat."""
     fans, outputs, vectors = [FEATURES] * 2 + [UNITS] * 2, [UNITS] * 2 + [CLASSES] * 2, [0, 1, 0, 1]
     sizes = [FEATURES * UNITS, UNITS, UNITS * CLASSES, CLASSES]
-    data = drawn.real_examples(task.train)
+    data = random_data.real_examples(task.train)
     w = [list(torch.split(row, sizes)) for row in rows]
     before, fitted = [list(own) for own in w], [list(own) for own in w]
     squares = [[torch.zeros_like(piece) for piece in own] for own in w]
@@ -171,7 +171,7 @@ def loop(learned, task, rows, rounds, local_steps):
 def test_a_whole_run_equals_a_loop_over_agents_tensors_and_neighbours(rounds, masked):
     task, learned = draw_task(masked=masked), optimizer()
     state = run(task, network(), rounds, learned)
-    start = START.draw(network(), MODEL, drawn.seeded(0), torch.float64)
+    start = START.draw(network(), MODEL, random_data.seeded(0), torch.float64)
     expected = loop(learned, task, start, rounds, 3)
     assert (expected - start).abs().max() > 0.05
     torch.testing.assert_close(state.weights, expected, rtol=1e-9, atol=1e-9)
@@ -184,7 +184,7 @@ def test_a_whole_run_equals_a_loop_over_agents_tensors_and_neighbours(rounds, ma
 def test_a_run_whose_lengths_are_at_their_limits_equals_the_loop(length, beyond):
     task, learned = draw_task(), optimizer()
     learned.second.bias[list(KNOBS).index(length)] += beyond
-    start = START.draw(network(), MODEL, drawn.seeded(0), torch.float64)
+    start = START.draw(network(), MODEL, random_data.seeded(0), torch.float64)
     expected = loop(learned, task, start, 2, 3)
     found = run(task, network(), 2, learned).weights
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -194,7 +194,7 @@ def test_a_move_is_shortened_to_a_share_of_the_weights_or_of_the_unit_by_tensor(
     tensors = Tensors(MODEL, torch.float64)
     sizes = [FEATURES * UNITS, UNITS, UNITS * CLASSES, CLASSES]
     units = [FEATURES**-0.5] * 2 + [UNITS**-0.5] * 2
-    random = drawn.seeded(2)
+    random = random_data.seeded(2)
     expected, shortened = [], []
     moves = torch.randn(4, sum(sizes), generator=random, dtype=torch.float64)
     weights = torch.randn(4, sum(sizes), generator=random, dtype=torch.float64)
@@ -233,8 +233,10 @@ def test_no_knob_and_no_input_is_idle_at_the_parameters_of_these_tests():
 
 
 def test_it_learns_as_drawn_and_more_rounds_help():
-    task = drawn.task(5, AGENTS, 12, 50, 8, CLASSES, dtype=torch.float32)
-    learned = GradientTransfer(GradientTransferConfig(), drawn.seeded(0)).requires_grad_(False)
+    task = random_data.task(5, AGENTS, 12, 50, 8, CLASSES, dtype=torch.float32)
+    learned = GradientTransfer(GradientTransferConfig(), random_data.seeded(0)).requires_grad_(
+        False
+    )
     model = ModuleModel(nn.Sequential(nn.Linear(8, 10), nn.ReLU(), nn.Linear(10, CLASSES)))
     losses = []
     for rounds in (1, 5, 20):
@@ -249,10 +251,12 @@ def test_it_trains_a_convolution_with_a_normalisation():
         nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 3, 3), nn.GroupNorm(1, 3), nn.ReLU(),
         nn.Flatten(), nn.Linear(12, CLASSES),
     )  # fmt: skip
-    task = drawn.task(5, AGENTS, 12, 50, 16, CLASSES, dtype=torch.float32)
-    learned = GradientTransfer(GradientTransferConfig(), drawn.seeded(0)).requires_grad_(False)
+    task = random_data.task(5, AGENTS, 12, 50, 16, CLASSES, dtype=torch.float32)
+    learned = GradientTransfer(GradientTransferConfig(), random_data.seeded(0)).requires_grad_(
+        False
+    )
     model, over = ModuleModel(net), network()
-    before = SharedStart().draw(over, model, drawn.seeded(0))
+    before = SharedStart().draw(over, model, random_data.seeded(0))
     after = run(task, over, 20, learned, SharedStart(), model).weights
     first, last = (model.pooled_loss(one, task.test).mean() for one in (before, after))
     assert last < 0.5 * first
@@ -290,12 +294,12 @@ def test_permuting_hidden_units_permutes_the_result():
     output = place[rest : rest + UNITS * CLASSES].reshape(CLASSES, UNITS)
     place[rest : rest + UNITS * CLASSES] = output[:, order].flatten()
     task, over, algorithm = draw_task(), network(), optimizer().on(MODEL, 6, START)
-    state = algorithm.init(task, over, drawn.seeded(0))
+    state = algorithm.init(task, over, random_data.seeded(0))
     moved = state.weights[:, place]
     other = replace(state, weights=moved, previous=moved, fitted=moved)
     for _ in range(3):
-        state = algorithm.step(state, task, over, drawn.seeded(0))
-        other = algorithm.step(other, task, over, drawn.seeded(0))
+        state = algorithm.step(state, task, over, random_data.seeded(0))
+        other = algorithm.step(other, task, over, random_data.seeded(0))
     assert not torch.allclose(state.weights, other.weights)
     torch.testing.assert_close(state.weights[:, place], other.weights)
 
@@ -303,7 +307,7 @@ def test_permuting_hidden_units_permutes_the_result():
 def test_what_is_padded_does_not_matter():
     task = draw_task(masked=True)
     train = task.train
-    noise = torch.randn(train.x.shape, generator=drawn.seeded(9), dtype=torch.float64)
+    noise = torch.randn(train.x.shape, generator=random_data.seeded(9), dtype=torch.float64)
     x = torch.where(train.mask[:, :, None], train.x, noise)
     other = Task(Examples(x, train.y, train.mask), task.test, CLASSES)
     torch.testing.assert_close(
@@ -319,8 +323,8 @@ def test_after_a_layer_only_agents_within_two_links_know_of_an_agent_s_data():
     states = []
     for one in (task, other):
         algorithm, over = optimizer().on(MODEL, 6, START), network()
-        state = algorithm.init(one, over, drawn.seeded(0))
-        states.append(algorithm.step(state, one, over, drawn.seeded(0)).weights)
+        state = algorithm.init(one, over, random_data.seeded(0))
+        states.append(algorithm.step(state, one, over, random_data.seeded(0)).weights)
     differs = (states[0] != states[1]).any(1).tolist()
     assert differs == [True, True, True, False, False, True]
 
@@ -332,8 +336,12 @@ def test_same_seed_same_bits():
 
 
 def test_it_stays_finite_over_a_faulty_network():
-    faulty = with_faults(network(), FaultConfig(stale=2, loss=0.3, leave=0.1), drawn.seeded(0))
-    learned = GradientTransfer(GradientTransferConfig(), drawn.seeded(0)).requires_grad_(False)
+    faulty = with_faults(
+        network(), FaultConfig(stale=2, loss=0.3, leave=0.1), random_data.seeded(0)
+    )
+    learned = GradientTransfer(GradientTransferConfig(), random_data.seeded(0)).requires_grad_(
+        False
+    )
     assert run(draw_task(dtype=torch.float32), faulty, 20, learned).weights.isfinite().all()
 
 
@@ -359,15 +367,17 @@ def test_what_does_not_fit_is_refused():
             learned.on(MODEL, rounds)
     algorithm = learned.on(MODEL, 1)
     with pytest.raises(ValueError, match=r"^network: got a star with a server, .* graphs only"):
-        algorithm.init(task, StarNetwork(AGENTS, 3, drawn.seeded(0)), drawn.seeded(0))
+        algorithm.init(task, StarNetwork(AGENTS, 3, random_data.seeded(0)), random_data.seeded(0))
     with pytest.raises(ValueError, match=r"^network: got the shift operator 'laplacian'"):
-        algorithm.init(task, Network(lopsided_graph(), "laplacian"), drawn.seeded(0))
+        algorithm.init(task, Network(lopsided_graph(), "laplacian"), random_data.seeded(0))
     over = network()
-    state = algorithm.step(algorithm.init(task, over, drawn.seeded(0)), task, over, drawn.seeded(0))
+    state = algorithm.step(
+        algorithm.init(task, over, random_data.seeded(0)), task, over, random_data.seeded(0)
+    )
     with pytest.raises(ValueError, match=r"^state: got one after 1 rounds, but .* has 1 rounds"):
-        algorithm.step(state, task, over, drawn.seeded(0))
+        algorithm.step(state, task, over, random_data.seeded(0))
     with pytest.raises(ValueError, match=r"^local_steps: got 1, but it must be at least 2"):
-        GradientTransfer(GradientTransferConfig(local_steps=1), drawn.seeded(0))
+        GradientTransfer(GradientTransferConfig(local_steps=1), random_data.seeded(0))
 
 
 @pytest.mark.parametrize("rounds", [2.5, 20.0, True, "20"])
@@ -381,6 +391,6 @@ def test_a_start_and_a_shape_of_the_wrong_kind_are_refused():
         optimizer().on(MODEL, 5, 3)
     for name in ("width", "local_steps"):
         with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
-            GradientTransfer(GradientTransferConfig(**{name: 2.5}), drawn.seeded(0))
+            GradientTransfer(GradientTransferConfig(**{name: 2.5}), random_data.seeded(0))
     with pytest.raises(ValueError, match=r"^width: got 0, but it must be at least 1"):
-        GradientTransfer(GradientTransferConfig(width=0), drawn.seeded(0))
+        GradientTransfer(GradientTransferConfig(width=0), random_data.seeded(0))

@@ -2,10 +2,10 @@
 
 import math
 
-import drawn
 import naive
 import networkx as nx
 import pytest
+import random_data
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ HEAD = SoftmaxHead(FEATURES, CLASSES)
 @pytest.fixture
 def optimizer():
     """One that was never trained: what is said here holds for any parameters."""
-    return Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+    return Transferable(TransferableConfig(), random_data.seeded(0)).requires_grad_(False)
 
 
 def standards(part, network, *, every=True):
@@ -54,9 +54,9 @@ def standards(part, network, *, every=True):
 
 def trained(algorithm, task, network):
     """Return the heads that a whole run leaves, `[nodes, parameters]`."""
-    state = algorithm.init(task, network, drawn.seeded(0))
+    state = algorithm.init(task, network, random_data.seeded(0))
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, network, drawn.seeded(1))
+        state = algorithm.step(state, task, network, random_data.seeded(1))
     return state.weights
 
 
@@ -76,7 +76,7 @@ def columns(part):
     """Return each agent's real examples, feature by feature."""
     return [
         [[x[feature] for x, _ in own] for feature in range(part.features)]
-        for own in drawn.real_examples(part)
+        for own in random_data.real_examples(part)
     ]
 
 
@@ -84,7 +84,7 @@ def columns(part):
 def test_over_a_graph_agents_find_what_a_plain_loop_finds(masked):
     graph = nx.path_graph(AGENTS)
     network = Network(graph, shift="metropolis")
-    part = drawn.examples(3, AGENTS, 5, FEATURES, masked=masked)
+    part = random_data.examples(3, AGENTS, 5, FEATURES, masked=masked)
     found = standards(part, network)
     own = columns(part)
     parts = [
@@ -111,8 +111,8 @@ def test_over_a_graph_agents_find_what_a_plain_loop_finds(masked):
 def test_where_all_hear_all_the_standards_are_those_of_the_pooled_examples(server):
     network = Network(nx.complete_graph(AGENTS), shift="metropolis")
     if server:
-        network = StarNetwork(AGENTS, None, drawn.seeded(0))
-    part = drawn.examples(5, AGENTS, 6, FEATURES, masked=True)
+        network = StarNetwork(AGENTS, None, random_data.seeded(0))
+    part = random_data.examples(5, AGENTS, 6, FEATURES, masked=True)
     pool = part.pooled().x[0]
     found = standards(part, network)
     torch.testing.assert_close(found.centre, pool.mean(0).expand(AGENTS, -1))
@@ -134,12 +134,12 @@ def alike(task):
 def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, graph, rounds, scaling):
     """For as long as agents tell of their examples either way, or where there is nothing more to hear."""
     network = Network(graph, shift="metropolis")
-    by_hand = alike(drawn.task(7, len(graph), train=20))
+    by_hand = alike(random_data.task(7, len(graph), train=20))
     unit = torch.tensor([1e-3, 5.0, 40.0], dtype=torch.float64)
     wild = moved(by_hand, torch.tensor([2.0, -300.0, 0.0], dtype=torch.float64), unit)
     logits = []
     for task, how in ((wild, scaling), (by_hand, "whole")):
-        network.reset(drawn.seeded(2))
+        network.reset(random_data.seeded(2))
         weights = trained(optimizer.on(HEAD, rounds=rounds, scaling=how), task, network)
         logits.append(HEAD.logits(network.agent_rows(weights), task.test.x))
     torch.testing.assert_close(*logits)
@@ -147,7 +147,7 @@ def test_training_is_as_on_data_that_were_standardised_by_hand(optimizer, graph,
 
 def test_agents_learn_in_the_first_round_already(optimizer):
     network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
-    task = drawn.task(7, AGENTS, train=20)
+    task = random_data.task(7, AGENTS, train=20)
     for scaling in ("features", "auto"):
         weights = trained(optimizer.on(HEAD, rounds=1, scaling=scaling), task, network)
         assert (weights.abs().amax(1) > 1e-3).all()
@@ -157,15 +157,15 @@ def test_agents_learn_in_the_first_round_already(optimizer):
 def test_origin_and_units_of_the_features_do_not_matter(optimizer, server):
     network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
     if server:
-        network = StarNetwork(AGENTS, 2, drawn.seeded(0))
-    task = drawn.task(9, AGENTS, train=40, masked=True)
+        network = StarNetwork(AGENTS, 2, random_data.seeded(0))
+    task = random_data.task(9, AGENTS, train=40, masked=True)
     assert task.train.counts.min() >= ENOUGH  # of fewer rows, spreads are not quite believed
     unit = torch.tensor([1e-4, 1.0, 1e5], dtype=torch.float64)
     other = moved(task, torch.tensor([10.0, -7.0, 1e6], dtype=torch.float64), unit)
     algorithm = optimizer.on(HEAD, rounds=8, scaling="features")
     logits = []
     for one in (task, other):
-        network.reset(drawn.seeded(2))
+        network.reset(random_data.seeded(2))
         weights = network.agent_rows(trained(algorithm, one, network))
         logits.append(HEAD.logits(weights, one.train.x))
     real = task.train.mask
@@ -175,7 +175,7 @@ def test_origin_and_units_of_the_features_do_not_matter(optimizer, server):
 def test_constant_features_have_unit_1_and_small_units_survive_large_offsets():
     network = Network(nx.complete_graph(AGENTS), shift="metropolis")
     for dtype, offset, unit in ((torch.float32, 1e4, 0.5), (torch.float64, 1e7, 1e-2)):
-        part = drawn.examples(11, AGENTS, 8, FEATURES, dtype=torch.float64)
+        part = random_data.examples(11, AGENTS, 8, FEATURES, dtype=torch.float64)
         x = part.x.clone()
         x[:, :, 0] = 0.1
         x[:, :, 1] = offset + unit * x[:, :, 1]
@@ -189,7 +189,7 @@ def test_constant_features_have_unit_1_and_small_units_survive_large_offsets():
 
 
 def test_standardising_takes_no_round_of_its_own_and_is_counted(optimizer):
-    task = drawn.task(1, AGENTS)
+    task = random_data.task(1, AGENTS)
     network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
     floats = {}
     for scaling in ("whole", "features"):
@@ -204,8 +204,8 @@ def test_standardising_takes_no_round_of_its_own_and_is_counted(optimizer):
 
 
 def test_a_server_tells_agents_whenever_the_units_are_new_to_them(optimizer):
-    task = drawn.task(1, AGENTS)
-    network = StarNetwork(AGENTS, 2, drawn.seeded(4))
+    task = random_data.task(1, AGENTS)
+    network = StarNetwork(AGENTS, 2, random_data.seeded(4))
     floats = {}
     for scaling in ("whole", "features"):
         algorithm = optimizer.on(HEAD, rounds=20, scaling=scaling)
@@ -220,7 +220,7 @@ def test_a_server_tells_agents_whenever_the_units_are_new_to_them(optimizer):
 
 def test_a_feature_that_is_constant_around_an_agent_is_zero_there():
     graph = nx.path_graph(6)
-    part = drawn.examples(13, 6, 8, FEATURES)
+    part = random_data.examples(13, 6, 8, FEATURES)
     x = part.x.clone()
     x[:, :, 0] = 0.0
     x[0, 0, 0] = 5.0  # seen by agent 0 only, once
@@ -259,7 +259,7 @@ def units(deviations, *, server=False):
     part = Examples(x.expand(AGENTS, -1, -1), torch.zeros(AGENTS, 2, dtype=torch.long))
     network = Network(nx.complete_graph(AGENTS), shift="metropolis")
     if server:
-        network = StarNetwork(AGENTS, None, drawn.seeded(0))
+        network = StarNetwork(AGENTS, None, random_data.seeded(0))
     return standards(part, network, every=False).unit
 
 
@@ -316,17 +316,17 @@ def test_features_of_one_unit_keep_it_and_others_are_standardised(deviations, ex
 @pytest.mark.parametrize("scaling", ["features", "auto"])
 def test_a_server_forgets_what_was_told_in_units_that_are_no_longer(optimizer, scaling):
     """Of agents with a single row, who know nothing of units, it would never hear the end."""
-    part = drawn.examples(3, 6, 60, FEATURES, masked=False)
+    part = random_data.examples(3, 6, 60, FEATURES, masked=False)
     wild = part.x * torch.tensor([1e6, 1.0, 1e-3], dtype=torch.float64)
     mask = torch.arange(60) < torch.tensor([1, 1, 1, 1, 1, 60])[:, None]
     train = Examples(wild * mask[:, :, None], part.y * mask, mask)
     task = Task(train, Examples(wild, part.y), CLASSES)
     for seed in range(5):
-        network = StarNetwork(6, 1, drawn.seeded(seed))
+        network = StarNetwork(6, 1, random_data.seeded(seed))
         algorithm = optimizer.on(HEAD, rounds=20, scaling=scaling)
-        state = algorithm.init(task, network, drawn.seeded(0))
+        state = algorithm.init(task, network, random_data.seeded(0))
         for _ in range(algorithm.steps):
-            state = algorithm.step(state, task, network, drawn.seeded(1))
+            state = algorithm.step(state, task, network, random_data.seeded(1))
         of_server = state.sums[:1], state.progress[:1], state.varying[:1]
         heard = hear(*of_server, features=FEATURES, agents=6)
         assert float(heard.varying) == FEATURES

@@ -2,9 +2,9 @@
 
 import itertools
 
-import drawn
 import numpy as np
 import pytest
+import random_data
 import torch
 from decentralised import lopsided_graph
 from hypothesis import given
@@ -37,7 +37,7 @@ def many(monkeypatch):
 
 def unequal(features, *, gaps=False):
     """Draw a task of agents of these sizes; with gaps, padding is also before and between examples."""
-    random = drawn.seeded(3)
+    random = random_data.seeded(3)
     xs = [torch.randn(size, features, generator=random, dtype=torch.float64) for size in SIZES]
     ys = [torch.randint(CLASSES, (size,), generator=random) for size in SIZES]
     examples = Examples.pad([x + 2 * y[:, None] for x, y in zip(xs, ys, strict=True)], ys)
@@ -59,19 +59,19 @@ def of_sizes(sizes, features):
 
 
 def optimizer():
-    return Transferable(fedsurf.load().config, drawn.seeded(1)).double()
+    return Transferable(fedsurf.load().config, random_data.seeded(1)).double()
 
 
 def run(task, *, star=False, learned=None, **options):
     """Return the last state of a run."""
     over = Network(lopsided_graph(), "metropolis")
     if star:
-        over = StarNetwork(AGENTS, 4, drawn.seeded(4))
+        over = StarNetwork(AGENTS, 4, random_data.seeded(4))
     learned = optimizer().requires_grad_(False) if learned is None else learned
     algorithm = learned.on(SoftmaxHead(task.features, CLASSES), 7, **options)
-    state = algorithm.init(task, over, drawn.seeded(0))
+    state = algorithm.init(task, over, random_data.seeded(0))
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, drawn.seeded(1))
+        state = algorithm.step(state, task, over, random_data.seeded(1))
     return state
 
 

@@ -2,10 +2,10 @@
 
 import math
 
-import drawn
 import networkx as nx
 import numpy as np
 import pytest
+import random_data
 import torch
 from decentralised import lopsided_graph
 from served import calls
@@ -36,8 +36,8 @@ AGENTS, ROUNDS = 6, 5
 
 def optimizer(size=0.5):
     """Draw an optimizer with much to say about how sure heads should be."""
-    learned = Transferable(TransferableConfig(confidence_width=5), drawn.seeded(1)).double()
-    random = drawn.seeded(2)
+    learned = Transferable(TransferableConfig(confidence_width=5), random_data.seeded(1)).double()
+    random = random_data.seeded(2)
     with torch.no_grad():
         for value in learned.confidence.parameters():
             value += size * torch.randn(value.shape, generator=random, dtype=torch.float64)
@@ -46,24 +46,26 @@ def optimizer(size=0.5):
 
 def network(*, server):
     if server:
-        return StarNetwork(AGENTS, 3, drawn.seeded(4))
+        return StarNetwork(AGENTS, 3, random_data.seeded(4))
     return Network(lopsided_graph(), "metropolis")
 
 
 def states(learned, task, over, rounds=ROUNDS, **options):
     """Return the algorithm, and its states after every layer."""
     algorithm = learned.on(SoftmaxHead(task.features, task.classes), rounds, **options)
-    state, found = algorithm.init(task, over, drawn.seeded(0)), []
+    state, found = algorithm.init(task, over, random_data.seeded(0)), []
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, drawn.seeded(1))
+        state = algorithm.step(state, task, over, random_data.seeded(1))
         found.append(state)
     return algorithm, found
 
 
 def heard(agents, classes, seed=0):
-    share = torch.rand(agents, classes, generator=drawn.seeded(seed), dtype=torch.float64) + 0.01
+    share = (
+        torch.rand(agents, classes, generator=random_data.seeded(seed), dtype=torch.float64) + 0.01
+    )
     share = share / share.sum(1, keepdim=True)
-    signals = torch.randn(agents, SIGNALS, generator=drawn.seeded(seed), dtype=torch.float64)
+    signals = torch.randn(agents, SIGNALS, generator=random_data.seeded(seed), dtype=torch.float64)
     one = share[:, 0]
     return Heard(share, share, one, torch.full_like(one, 4), 3 + one, 30 + one, signals)
 
@@ -92,7 +94,7 @@ def test_what_it_sees_is_what_a_plain_loop_puts_together(classes, server):
 
 def test_it_is_a_perceptron_with_a_bounded_outcome():
     confidence = optimizer().confidence
-    known = torch.randn(4, INPUTS, generator=drawn.seeded(3), dtype=torch.float64)
+    known = torch.randn(4, INPUTS, generator=random_data.seeded(3), dtype=torch.float64)
     first, second = confidence.first, confidence.second
     for row, found in zip(known, confidence(known), strict=True):
         hidden = [
@@ -111,7 +113,7 @@ def test_it_is_a_perceptron_with_a_bounded_outcome():
 
 @pytest.mark.parametrize("server", [False, True])
 def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
-    learned, task, over = optimizer(), drawn.task(0, AGENTS), network(server=server)
+    learned, task, over = optimizer(), random_data.task(0, AGENTS), network(server=server)
     algorithm, found = states(learned, task, over)
     for layer, state in enumerate(found):
         done = min(ROUNDS, 2 * (layer + 1))
@@ -136,7 +138,7 @@ def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
 def test_no_agent_predicts_otherwise_and_two_more_numbers_are_sent(server):
     sure, plain = optimizer(), optimizer()
     plain.confidence = None
-    task, runs = drawn.task(0, AGENTS), []
+    task, runs = random_data.task(0, AGENTS), []
     for learned in (sure, plain):
         over = network(server=server)
         _, found = states(learned, task, over)
@@ -153,9 +155,9 @@ def test_no_agent_predicts_otherwise_and_two_more_numbers_are_sent(server):
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
 def test_what_agents_tell_are_derivatives_by_the_factor_s_logarithm(factor):
-    logits = torch.randn(2, 3, 5, generator=drawn.seeded(0), dtype=torch.float64)
+    logits = torch.randn(2, 3, 5, generator=random_data.seeded(0), dtype=torch.float64)
     real = torch.tensor([[1.0] * 5, [1.0] * 3 + [0.0] * 2], dtype=torch.float64)[:, None]
-    chosen = torch.randint(3, (2, 5), generator=drawn.seeded(1))
+    chosen = torch.randint(3, (2, 5), generator=random_data.seeded(1))
     labels = torch.nn.functional.one_hot(chosen, 3).mT * real
     for agent in range(2):
 
@@ -175,13 +177,15 @@ def test_what_agents_tell_are_derivatives_by_the_factor_s_logarithm(factor):
 @pytest.mark.parametrize(("features", "examples"), [(3, 6), (5, 3), (40, 4), (40, 50)])
 def test_what_is_heard_of_it_is_averaged_and_half_forgotten(server, features, examples):
     """In the first round heads are zero and tell nothing; then each tells of the head that it heard."""
-    task = drawn.task(0, AGENTS, train=examples, features=features)
+    task = random_data.task(0, AGENTS, train=examples, features=features)
     model, over = SoftmaxHead(features, 3), network(server=server)
     algorithm = optimizer().on(model, 2)
     first = algorithm._through_server if server else algorithm._over_graph
-    middle = first(algorithm.init(task, over, drawn.seeded(0)), task, over, drawn.seeded(1))
+    middle = first(
+        algorithm.init(task, over, random_data.seeded(0)), task, over, random_data.seeded(1)
+    )
     assert not middle.sureness.any()
-    after = first(middle, task, over, drawn.seeded(1))
+    after = first(middle, task, over, random_data.seeded(1))
     heads = by_feature(middle.fitted if server else middle.head, features)
     labels = torch.nn.functional.one_hot(task.train.y, 3).mT
     logits = model.logits(over.agent_rows(heads), task.train.x).mT
@@ -194,9 +198,9 @@ def test_what_is_heard_of_it_is_averaged_and_half_forgotten(server, features, ex
 
 
 def test_before_it_has_learned_what_agents_told_decides():
-    fresh = Transferable(TransferableConfig(confidence_width=5), drawn.seeded(1))
-    none = Transferable(TransferableConfig(), drawn.seeded(1))
-    task = drawn.task(0, AGENTS, dtype=torch.float32)
+    fresh = Transferable(TransferableConfig(confidence_width=5), random_data.seeded(1))
+    none = Transferable(TransferableConfig(), random_data.seeded(1))
+    task = random_data.task(0, AGENTS, dtype=torch.float32)
     over = network(server=False)
     algorithm, found = states(fresh.requires_grad_(False), task, over)
     plain = states(none.requires_grad_(False), task, network(server=False))[1][-1].weights
@@ -208,7 +212,7 @@ def test_before_it_has_learned_what_agents_told_decides():
 
 @pytest.mark.parametrize("server", [False, True])
 def test_classes_agents_and_units_may_change_their_names(server):
-    task, over = drawn.task(0, AGENTS), network(server=server)
+    task, over = random_data.task(0, AGENTS), network(server=server)
     algorithm, found = states(optimizer(), task, over)
     known = algorithm.known(found[-1], over)
     turn = torch.tensor([2, 0, 1])
@@ -230,7 +234,7 @@ def test_classes_agents_and_units_may_change_their_names(server):
 
 
 def test_it_counts_all_rounds_and_whom_a_server_hears():
-    task, over = drawn.task(0, AGENTS), network(server=True)
+    task, over = random_data.task(0, AGENTS), network(server=True)
     algorithm, found = states(optimizer(), task, over, scaling="features")
     expected = schedule(4, 5, 3, found[-1].head)
     torch.testing.assert_close(algorithm.known(found[-1], over)[0, 3 : 3 + SCHEDULE], expected)
@@ -240,7 +244,7 @@ def test_it_counts_all_rounds_and_whom_a_server_hears():
 def test_it_is_finite_for_one_class_one_agent_and_one_example(agents):
     part = Examples(torch.ones(agents, 1, 2), torch.zeros(agents, 1, dtype=torch.int64))
     graph = Network(nx.complete_graph(agents), "metropolis")
-    for over in (graph, StarNetwork(agents, 1, drawn.seeded(0))):
+    for over in (graph, StarNetwork(agents, 1, random_data.seeded(0))):
         learned = fedsurf.load()
         _, found = states(learned, Task(part, part, 1), over, rounds=4)
         assert found[-1].weights.isfinite().all()
@@ -265,7 +269,7 @@ def test_the_shipped_one_makes_probabilities_better_on_data_it_never_saw(source,
 
 
 def test_what_it_says_of_itself_has_no_random_numbers_of_its_own():
-    first, second = (Confidence(5, drawn.seeded(3)) for _ in range(2))
+    first, second = (Confidence(5, random_data.seeded(3)) for _ in range(2))
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
     assert not first.second.weight.any()

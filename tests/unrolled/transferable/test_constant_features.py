@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import drawn
 import naive
 import naive_transfer
 import pytest
+import random_data
 import torch
 from decentralised import lopsided_graph
 from served import calls
@@ -29,7 +29,7 @@ AGENTS, CLASSES, ROUNDS = 6, 3, 6
 
 def network(*, star):
     if star:
-        return StarNetwork(AGENTS, 3, drawn.seeded(4))
+        return StarNetwork(AGENTS, 3, random_data.seeded(4))
     return Network(lopsided_graph(), "metropolis")
 
 
@@ -49,9 +49,9 @@ def end(task, *, star, **options):
     model = SoftmaxHead(task.features, task.classes)
     algorithm = fedsurf.load().on(model, ROUNDS, **options)
     over = network(star=star)
-    state = algorithm.init(task, over, drawn.seeded(0))
+    state = algorithm.init(task, over, random_data.seeded(0))
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, drawn.seeded(1))
+        state = algorithm.step(state, task, over, random_data.seeded(1))
     return state
 
 
@@ -66,7 +66,7 @@ def likely(task, state, *, star):
 @pytest.mark.parametrize("scaling", ["whole", "features", "auto"])
 @pytest.mark.parametrize("values", [[0.0], [0.0, -0.3, 7.0, 0.1, 1e3], [0.0] * 20])
 def test_constant_features_change_nothing(values, scaling, masked, star):
-    task = drawn.task(3, AGENTS, 9, 5, 5, CLASSES, masked=masked)
+    task = random_data.task(3, AGENTS, 9, 5, 5, CLASSES, masked=masked)
     longer = with_constants(task, values)
     assert longer.features <= FEW  # with more, the random directions of the sketch differ
     alone, found = (end(one, star=star, scaling=scaling) for one in (task, longer))
@@ -82,7 +82,7 @@ def test_constant_features_change_nothing(values, scaling, masked, star):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("star", [False, True])
 def test_many_constant_features_are_found_in_a_sketch(star, dtype):
-    task = drawn.task(5, AGENTS, 9, 5, 50, CLASSES, dtype=dtype)
+    task = random_data.task(5, AGENTS, 9, 5, 50, CLASSES, dtype=dtype)
     for values in ([0.0] * 300, [-4.0, 0.1, 250.0] * 100):
         state = end(with_constants(task, values), star=star)
         assert (state.varying[0 if star else slice(None)] == 50).all()
@@ -92,13 +92,13 @@ def test_many_constant_features_are_found_in_a_sketch(star, dtype):
 @pytest.mark.parametrize("features", [4, 40])
 def test_a_whole_run_with_constant_features_equals_a_loop(features, star):
     task = with_constants(
-        drawn.task(3, AGENTS, 7, 5, features, CLASSES, masked=True), [0.0, 2.5, -1e3]
+        random_data.task(3, AGENTS, 7, 5, features, CLASSES, masked=True), [0.0, 2.5, -1e3]
     )
     learned = fedsurf.load()
     found = end(task, star=star)
     sketch = WIDTH_THROUGH_SERVER if star else WIDTH
     omega = directions(task.features, torch.float64, sketch)
-    federation = naive_transfer.Federation(drawn.real_examples(task.train), CLASSES, omega)
+    federation = naive_transfer.Federation(random_data.real_examples(task.train), CLASSES, omega)
     if star:
         rows = federation.through_server(learned.server, ROUNDS, calls(AGENTS, 3, 4, ROUNDS))
         expected = torch.tensor(rows, dtype=torch.float64)[None]
@@ -119,14 +119,14 @@ def test_a_whole_run_with_constant_features_equals_a_loop(features, star):
 def test_those_that_vary_are_counted_as_a_loop_counts_them(features):
     omega = directions(features, torch.float64)
     width = omega.shape[1]
-    x = drawn.weights(7, AGENTS, 6 * features).reshape(AGENTS, 6, features)
+    x = random_data.weights(7, AGENTS, 6 * features).reshape(AGENTS, 6, features)
     x[0, :, 1] = 0  # constant
     x[1, :, 0] = 0
     x[1, :, 2] *= 1e-14  # but for rounding
     x[2] = 0  # nothing is known
     x[3, :, 1] *= 1e-3  # varies little, but varies
-    centre = 5 + drawn.weights(8, AGENTS, features)
-    unit = drawn.weights(9, AGENTS, features).exp()
+    centre = 5 + random_data.weights(8, AGENTS, features)
+    unit = random_data.weights(9, AGENTS, features).exp()
     sums = torch.zeros(AGENTS, CLASSES + 7, dtype=torch.float64)
     sums[:, -7], sums[:, -6] = 6, x.square().sum((1, 2))
     sketch = (x @ omega).mT @ x
@@ -160,7 +160,7 @@ def test_what_is_left_of_the_trace_is_shared_by_those_that_vary():
 @pytest.mark.parametrize("star", [False, True])
 def test_features_far_from_zero_are_not_taken_for_constant(star):
     """As temperatures in Kelvin: in single precision, and with many features, rounding is close."""
-    task = drawn.task(6, AGENTS, 9, 5, 1000, CLASSES, dtype=torch.float32)
+    task = random_data.task(6, AGENTS, 9, 5, 1000, CLASSES, dtype=torch.float32)
 
     def far(part):
         return replace(part, x=part.x + 300)

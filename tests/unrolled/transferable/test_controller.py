@@ -5,7 +5,7 @@ import math
 import naive_transfer
 import pytest
 import torch
-from drawn import seeded, weights
+from random_data import seeded, weights
 
 from fedsurf.unrolled.transferable.controller import (
     CLASS_INPUTS,

@@ -3,7 +3,7 @@
 import naive_transfer
 import pytest
 import torch
-from drawn import seeded
+from random_data import seeded
 
 from fedsurf.unrolled.transferable.curvature import (
     FEW,

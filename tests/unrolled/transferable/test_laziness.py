@@ -2,11 +2,11 @@
 
 import itertools
 
-import drawn
 import naive
 import naive_transfer
 import networkx as nx
 import pytest
+import random_data
 import torch
 from odd_federations import OddCase
 
@@ -48,7 +48,7 @@ def eigenvalues(operator):
 @pytest.mark.parametrize("graph", CALM_GRAPHS.values(), ids=CALM_GRAPHS)
 def test_on_most_graphs_nobody_is_lazy(graph):
     over = network(graph)
-    values = drawn.weights(1, over.nodes, 3)
+    values = random_data.weights(1, over.nodes, 3)
     mixed = over.mix(values)
     assert laziness(over) == 0
     assert lazily(over, [values], [mixed])[0] is mixed
@@ -65,7 +65,7 @@ def test_where_agents_would_swing_they_keep_just_enough(graph, shift):
     assert float(eigenvalues(lazy).min()) == pytest.approx(CALM, abs=1e-9)
     share = laziness(over)
     assert 0 < share < 0.5
-    own, others = drawn.weights(2, over.nodes, 4), drawn.weights(3, over.nodes, 2)
+    own, others = random_data.weights(2, over.nodes, 4), random_data.weights(3, over.nodes, 2)
     found = lazily(over, [own, others], over.mix_parts(own, others))
     for part, sent in zip(found, (own, others), strict=True):
         rows = naive.mix(over.graph, sent.tolist(), shift)
@@ -76,7 +76,7 @@ def test_where_agents_would_swing_they_keep_just_enough(graph, shift):
 
 def test_faults_change_nothing_of_it_and_of_changing_graphs_the_worst_counts():
     calm, swinging = nx.cycle_graph(20), nx.complete_bipartite_graph(10, 10)
-    faulty = with_faults(network(swinging), FaultConfig(stale=3, loss=0.2), drawn.seeded(0))
+    faulty = with_faults(network(swinging), FaultConfig(stale=3, loss=0.2), random_data.seeded(0))
     assert laziness(faulty) == laziness(network(swinging)) > 0
     both = TimeVaryingNetwork([calm, swinging], "metropolis")
     assert both.lowest_eigenvalue == network(swinging).lowest_eigenvalue
@@ -86,12 +86,14 @@ def test_faults_change_nothing_of_it_and_of_changing_graphs_the_worst_counts():
 def test_a_whole_run_equals_a_loop_in_which_agents_are_lazy():
     graph, agents, classes, rounds = nx.complete_bipartite_graph(5, 5), 10, 3, 6
     over = network(graph)
-    task = drawn.task(3, agents, 6, 5, 20, classes)
-    learned = Transferable(TransferableConfig(), drawn.seeded(1)).double().requires_grad_(False)
+    task = random_data.task(3, agents, 6, 5, 20, classes)
+    learned = (
+        Transferable(TransferableConfig(), random_data.seeded(1)).double().requires_grad_(False)
+    )
     algorithm = learned.on(SoftmaxHead(20, classes), rounds)
-    state = algorithm.init(task, over, drawn.seeded(0))
+    state = algorithm.init(task, over, random_data.seeded(0))
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, drawn.seeded(1))
+        state = algorithm.step(state, task, over, random_data.seeded(1))
     lowest = 1 / 6 - 5 / 6
     share = (CALM - lowest) / (1 - lowest)
 
@@ -103,7 +105,7 @@ def test_a_whole_run_equals_a_loop_in_which_agents_are_lazy():
         ]
 
     federation = naive_transfer.Federation(
-        drawn.real_examples(task.train), classes, directions(20, torch.float64, WIDTH)
+        random_data.real_examples(task.train), classes, directions(20, torch.float64, WIDTH)
     )
     rows = federation.over_graph(learned.graph, rounds, mix, [6] * agents)
     expected = torch.tensor(rows, dtype=torch.float64)
@@ -113,9 +115,9 @@ def test_a_whole_run_equals_a_loop_in_which_agents_are_lazy():
 
 @torch.no_grad()
 def accuracy(algorithm, task, over):
-    state = algorithm.init(task, over, drawn.seeded(0))
+    state = algorithm.init(task, over, random_data.seeded(0))
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, drawn.seeded(0))
+        state = algorithm.step(state, task, over, random_data.seeded(0))
     return float(algorithm.model.pooled_accuracy(state.weights, task.test).mean())
 
 
@@ -124,7 +126,7 @@ def accuracy(algorithm, task, over):
 @pytest.mark.parametrize("graph", SWINGING_GRAPHS.values(), ids=SWINGING_GRAPHS)
 def test_the_pretrained_optimizer_learns_on_graphs_of_two_sides(graph, single_class, rounds):
     over = network(graph)
-    task, _ = OddCase(agents=over.nodes, single_class=single_class)(drawn.seeded(0))
+    task, _ = OddCase(agents=over.nodes, single_class=single_class)(random_data.seeded(0))
     model = SoftmaxHead(task.features, task.classes)
     assert accuracy(fedsurf.load().on(model, rounds), task, over) > 0.8
 
@@ -132,7 +134,7 @@ def test_the_pretrained_optimizer_learns_on_graphs_of_two_sides(graph, single_cl
 @pytest.mark.parametrize("graph", ["two groups", "a hypercube"])
 def test_so_does_that_of_modules(graph):
     over = network(SWINGING_GRAPHS[graph])
-    task, _ = OddCase(agents=over.nodes, single_class=True)(drawn.seeded(0))
+    task, _ = OddCase(agents=over.nodes, single_class=True)(random_data.seeded(0))
     layers = torch.nn.Linear(30, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5)
     model = ModuleModel(torch.nn.Sequential(*layers).double())
     assert accuracy(fedsurf.load_for_modules().on(model, 40), task, over) > 0.8

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-import drawn
 import naive_transfer
 import pytest
+import random_data
 import torch
-from drawn import seeded
+from random_data import seeded
 
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.transferable.curvature import Curvature
@@ -73,7 +73,7 @@ def as_matrix(curvature, agent):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("moved", [False, True])
 def test_steps_equal_a_loop_with_explicit_inverses(size, features, width, masked, moved):
-    examples = drawn.examples(2, AGENTS, size, features, CLASSES, masked=masked)
+    examples = random_data.examples(2, AGENTS, size, features, CLASSES, masked=masked)
     view = LocalView.of(examples, CLASSES, unit=normal(3, AGENTS, features).exp())
     assert view.x.shape[1] == {6: 6, 13: 16}[size], "rows are added where few are missing"
     assert view.wide == (features > size)
@@ -87,7 +87,7 @@ def test_steps_equal_a_loop_with_explicit_inverses(size, features, width, masked
     for _ in range(3):
         fit.take(step)
     found = raw_head(fit).reshape(AGENTS, features + 1, CLASSES)
-    for agent, own in enumerate(drawn.real_examples(examples)):
+    for agent, own in enumerate(random_data.real_examples(examples)):
         raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
         centre, unit = centres[agent], view.unit[agent]
         assert moved or torch.allclose(centre, raw.mean(0))
@@ -115,7 +115,7 @@ def test_steps_equal_a_loop_with_explicit_inverses(size, features, width, masked
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(masked):
     """Features that are always zero change nothing, but make the task wide."""
-    examples = drawn.examples(5, AGENTS, 6, 4, CLASSES, masked=masked)
+    examples = random_data.examples(5, AGENTS, 6, 4, CLASSES, masked=masked)
     wide = replace(examples, x=torch.cat([examples.x, examples.x.new_zeros(AGENTS, 6, 5)], 2))
     curvature, step = some_curvature(4, 2), some_step(20)
     longer = replace(
@@ -142,7 +142,7 @@ def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(ma
 
 @pytest.mark.parametrize("features", [3, 9])
 def test_logits_are_those_of_the_raw_head(features):
-    examples = drawn.examples(7, AGENTS, 6, features, CLASSES, masked=True)
+    examples = random_data.examples(7, AGENTS, 6, features, CLASSES, masked=True)
     view = LocalView.of(examples, CLASSES)
     fit = start(view, some_curvature(features, 2), normal(8, AGENTS, (features + 1) * CLASSES))
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_logits_are_those_of_the_raw_head(features):
 
 def test_without_a_step_the_head_is_what_it_was():
     weights = normal(9, AGENTS, 4 * CLASSES)
-    view = LocalView.of(drawn.examples(9, AGENTS, 5, 3, CLASSES), CLASSES)
+    view = LocalView.of(random_data.examples(9, AGENTS, 5, 3, CLASSES), CLASSES)
     view = replace(view, unit=normal(10, AGENTS, 3).exp())
     torch.testing.assert_close(raw_head(start(view, some_curvature(3, 2), weights)), weights)
 
@@ -169,7 +169,7 @@ def test_heads_class_by_class_are_the_same_numbers():
 
 
 def test_a_step_moves_the_logits_no_farther_than_its_reach():
-    view = LocalView.of(drawn.examples(11, AGENTS, 6, 9, CLASSES), CLASSES)
+    view = LocalView.of(random_data.examples(11, AGENTS, 6, 9, CLASSES), CLASSES)
     weights = torch.zeros(AGENTS, 10 * CLASSES, dtype=torch.float64)
     step = some_step(40)
     for length, reach in ((1e6, 0.7), (1e6, 3.0), (1e-6, 3.0)):
@@ -190,7 +190,7 @@ def test_a_step_moves_the_logits_no_farther_than_its_reach():
 @pytest.mark.parametrize("features", [3, 9])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
-    examples = drawn.examples(12, AGENTS, 6, features, CLASSES, masked=masked)
+    examples = random_data.examples(12, AGENTS, 6, features, CLASSES, masked=masked)
     centre, unit = normal(13, AGENTS, features), normal(14, AGENTS, features).exp()
     first = LocalView.of(examples, CLASSES, unit=unit)
     view = first.about(normal(19, AGENTS, features)).about(centre)
@@ -199,7 +199,7 @@ def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
         torch.testing.assert_close(getattr(view, name), getattr(expected, name))
     torch.testing.assert_close((view.x + view.moved[:, None]) * view.real, expected.x)
     assert torch.equal(view.x, first.x) == view.wide
-    for agent, own in enumerate(drawn.real_examples(examples)):
+    for agent, own in enumerate(random_data.real_examples(examples)):
         raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
         torch.testing.assert_close(view.own_sum[agent], raw.sum(0))
         seen = (raw - centre[agent]) / unit[agent]
@@ -214,12 +214,12 @@ def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
 
 @pytest.mark.parametrize("features", [3, 9])
 def test_an_outlook_is_of_the_examples_from_the_centre(features):
-    examples = drawn.examples(21, AGENTS, 6, features, CLASSES, masked=True)
+    examples = random_data.examples(21, AGENTS, 6, features, CLASSES, masked=True)
     view = LocalView.of(examples, CLASSES).about(normal(22, AGENTS, features))
     curvature = some_curvature(features, 2)
     outlook = Outlook.of(view, curvature)
     assert outlook.seen.shape == (AGENTS, 2, 6)
-    for agent, own in enumerate(drawn.real_examples(examples)):
+    for agent, own in enumerate(random_data.real_examples(examples)):
         places = view.real[agent, :, 0].nonzero().flatten().tolist()
         for place, (x, _) in zip(places, own, strict=True):
             seen = torch.tensor(x, dtype=torch.float64) - view.centre[agent]
@@ -233,14 +233,14 @@ def test_an_outlook_is_of_the_examples_from_the_centre(features):
 @pytest.mark.parametrize("features", [3, 9])
 @pytest.mark.parametrize("size", [1, 4, 6, 100])
 def test_a_batch_is_an_outlook_on_some_of_the_examples(features, size):
-    examples = drawn.examples(23, AGENTS, 6, features, CLASSES, masked=True)
+    examples = random_data.examples(23, AGENTS, 6, features, CLASSES, masked=True)
     unit = normal(24, AGENTS, features).exp()
     view = LocalView.of(examples, CLASSES, unit=unit).about(normal(25, AGENTS, features))
     curvature = some_curvature(features, 2)
     batch = Outlook.of(view, curvature).batch(size, seeded(26))
     counts = examples.counts
     assert batch.view.count[:, 0, 0].tolist() == counts.clamp(max=size).tolist()
-    for agent, own in enumerate(drawn.real_examples(examples)):
+    for agent, own in enumerate(random_data.real_examples(examples)):
         raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
         labels = torch.tensor([label for _, label in own])
         seen = (raw - view.centre[agent]) / unit[agent]
@@ -263,7 +263,7 @@ def test_a_batch_is_an_outlook_on_some_of_the_examples(features, size):
 
 
 def test_batches_are_uniform():
-    examples = drawn.examples(27, 1, 5, 9, CLASSES)
+    examples = random_data.examples(27, 1, 5, 9, CLASSES)
     outlook = Outlook.of(LocalView.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
     random, seen = seeded(28), torch.zeros(5)
     for _ in range(2000):
@@ -274,7 +274,9 @@ def test_batches_are_uniform():
 
 def test_some_agents_see_what_they_saw():
     unit = normal(18, AGENTS, 9).exp()
-    view = LocalView.of(drawn.examples(16, AGENTS, 6, 9, CLASSES, masked=True), CLASSES, unit=unit)
+    view = LocalView.of(
+        random_data.examples(16, AGENTS, 6, 9, CLASSES, masked=True), CLASSES, unit=unit
+    )
     assert replace(view, unit=None).of_agents(torch.tensor([1])).unit is None
     some = view.of_agents(torch.tensor([2, 0]))
     for name, value in vars(view).items():
@@ -282,7 +284,7 @@ def test_some_agents_see_what_they_saw():
 
 
 def test_padding_is_never_seen():
-    examples = drawn.examples(17, AGENTS, 6, 9, CLASSES, masked=True)
+    examples = random_data.examples(17, AGENTS, 6, 9, CLASSES, masked=True)
     noisy = Examples(
         torch.where(examples.mask[:, :, None], examples.x, 1e3),
         torch.where(examples.mask, examples.y, 3),

@@ -5,11 +5,11 @@ import itertools
 import math
 from dataclasses import fields, is_dataclass, replace
 
-import drawn
 import naive
 import naive_transfer
 import networkx as nx
 import pytest
+import random_data
 import torch
 from decentralised import lopsided_graph
 from served import calls
@@ -42,8 +42,8 @@ SHAPES = [(70, 6), (66, 70), (20, 6), (5, 12)]
 
 def optimizer(seed=1, size=0.4, dtype=torch.float64):
     """Draw parameters that are larger than the initial ones, so that every knob matters."""
-    drawn_one = Transferable(TransferableConfig(), drawn.seeded(seed)).double()
-    random = drawn.seeded(seed + 1)
+    drawn_one = Transferable(TransferableConfig(), random_data.seeded(seed)).double()
+    random = random_data.seeded(seed + 1)
     with torch.no_grad():
         for value in drawn_one.parameters():
             noise = torch.randn(value.shape, generator=random, dtype=torch.float64)
@@ -53,7 +53,7 @@ def optimizer(seed=1, size=0.4, dtype=torch.float64):
 
 def network(*, star=False, seed=4):
     if star:
-        return StarNetwork(AGENTS, 3, drawn.seeded(seed))
+        return StarNetwork(AGENTS, 3, random_data.seeded(seed))
     return Network(lopsided_graph(), "metropolis")
 
 
@@ -64,9 +64,9 @@ def make(task, rounds=5, learned=None, **options):
 
 def states(algorithm, task, over):
     """Return the state before the first layer and after every layer."""
-    found = [algorithm.init(task, over, drawn.seeded(0))]
+    found = [algorithm.init(task, over, random_data.seeded(0))]
     for _ in range(algorithm.steps):
-        found.append(algorithm.step(found[-1], task, over, drawn.seeded(1)))
+        found.append(algorithm.step(found[-1], task, over, random_data.seeded(1)))
     return found
 
 
@@ -97,12 +97,12 @@ def shows_only_real(x, mask):
 def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(
     features, examples, options, masked, star
 ):
-    task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
+    task = random_data.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
     learned, over, rounds = optimizer(), network(star=star), 7 if "scaling" in options else 5
     found = heads(task, over, rounds, learned, **options)
     omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
     federation = naive_transfer.Federation(
-        drawn.real_examples(task.train), CLASSES, omega, **options
+        random_data.real_examples(task.train), CLASSES, omega, **options
     )
     if star:
         called = calls(AGENTS, 3, 4, rounds)
@@ -125,7 +125,7 @@ def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(
 def test_a_run_with_mini_batches_equals_a_loop_over_their_examples(
     features, examples, masked, star
 ):
-    task = drawn.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
+    task = random_data.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
     learned, over, size = optimizer(), network(star=star), 4
     found = heads(task, over, 5, learned, batch_size=size)
     called = calls(AGENTS, 3, 4, 5) if star else [range(AGENTS)] * 5
@@ -133,12 +133,12 @@ def test_a_run_with_mini_batches_equals_a_loop_over_their_examples(
     batches = []
     for number, agents in enumerate(called):
         if number % 2 == 0:  # `states` gives each layer, of two rounds, the same generator
-            random = drawn.seeded(1)
+            random = random_data.seeded(1)
         keys = torch.rand(len(agents), examples, generator=random)
         keys = [row[real[agent]].tolist() for agent, row in zip(agents, keys, strict=True)]
         batches.append([sorted(range(len(row)), key=row.__getitem__)[:size] for row in keys])
     omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
-    federation = naive_transfer.Federation(drawn.real_examples(task.train), CLASSES, omega)
+    federation = naive_transfer.Federation(random_data.real_examples(task.train), CLASSES, omega)
     if star:
         rows = [federation.through_server(learned.server, 5, called, batches)] * AGENTS
     else:
@@ -161,7 +161,7 @@ def test_a_run_with_mini_batches_equals_a_loop_over_their_examples(
 @pytest.mark.parametrize("star", [False, True])
 def test_no_knob_is_idle_at_the_parameters_of_these_tests(star):
     """Otherwise the loops above would agree whatever the knob did."""
-    task, learned = drawn.task(3, AGENTS, 6, 5, 20, CLASSES), optimizer()
+    task, learned = random_data.task(3, AGENTS, 6, 5, 20, CLASSES), optimizer()
     before = heads(task, network(star=star), 5, learned)
     controller = learned.server if star else learned.graph
     # Through a server nobody corrects what it sends: κ is of graphs only.
@@ -175,8 +175,8 @@ def test_no_knob_is_idle_at_the_parameters_of_these_tests(star):
 
 
 def test_it_learns_as_drawn_and_more_rounds_help():
-    task = drawn.task(5, AGENTS, 10, 50, 12, CLASSES)
-    learned = Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+    task = random_data.task(5, AGENTS, 10, 50, 12, CLASSES)
+    learned = Transferable(TransferableConfig(), random_data.seeded(0)).requires_grad_(False)
     head = SoftmaxHead(12, CLASSES)
     for star in (False, True):
         loss = [
@@ -194,15 +194,15 @@ def test_it_learns_as_drawn_and_more_rounds_help():
 
 @pytest.mark.parametrize("features", [18, 36])
 def test_averages_stay_those_of_what_agents_tell(features):
-    task, over = drawn.task(6, AGENTS, 7, 3, features, CLASSES, masked=True), network()
+    task, over = random_data.task(6, AGENTS, 7, 3, features, CLASSES, masked=True), network()
     algorithm, omega = make(task, 8), directions(features, torch.float64)
-    state = algorithm.init(task, over, drawn.seeded(0))
-    data = drawn.real_examples(task.train)
+    state = algorithm.init(task, over, random_data.seeded(0))
+    data = random_data.real_examples(task.train)
     federation = naive_transfer.Federation(data, CLASSES, omega)
     centres = []
     for count in range(1, 9):
         # One round at a time: a layer takes as many of its two as there are left.
-        state = replace(algorithm, rounds=count).step(state, task, over, drawn.seeded(0))
+        state = replace(algorithm, rounds=count).step(state, task, over, random_data.seeded(0))
         assert state.rounds == count
         torch.testing.assert_close(state.sums.mean(0), state.own.mean(0))
         torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
@@ -231,7 +231,7 @@ def test_averages_stay_those_of_what_agents_tell(features):
 @pytest.mark.parametrize("rounds", [1, 2, 5, 20, 40])
 @pytest.mark.parametrize("features", [5, 32, 33, 65])
 def test_a_run_takes_its_rounds_and_the_floats_of_its_messages(rounds, features):
-    task = drawn.task(7, AGENTS, 6, 3, features, CLASSES)
+    task = random_data.task(7, AGENTS, 6, 3, features, CLASSES)
     head, sums, progress = (features + 1) * CLASSES, CLASSES + 7, CLASSES + 4
 
     def moments(width):
@@ -256,7 +256,7 @@ def test_a_run_takes_its_rounds_and_the_floats_of_its_messages(rounds, features)
 
 @pytest.mark.parametrize(("rounds", "layers"), [(1, 1), (2, 1), (5, 3), (20, 10), (21, 11)])
 def test_a_layer_is_two_rounds_and_the_last_one_what_is_left(rounds, layers):
-    task, over = drawn.task(8, AGENTS), network()
+    task, over = random_data.task(8, AGENTS), network()
     algorithm = make(task, rounds)
     assert algorithm.steps == layers
     after = [state.rounds for state in states(algorithm, task, over)]
@@ -264,7 +264,7 @@ def test_a_layer_is_two_rounds_and_the_last_one_what_is_left(rounds, layers):
     last = states(algorithm, task, over)[-1]
     assert last.steps == layers
     with pytest.raises(ValueError, match=rf"^state: got one after {rounds} rounds"):
-        algorithm.step(last, task, over, drawn.seeded(0))
+        algorithm.step(last, task, over, random_data.seeded(0))
 
 
 # --- locality --------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def other_data_at(task, agent):
 @pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
 def test_what_agents_hold_arrives_at_others_no_sooner_than_messages_can(features, examples):
     graph, rounds = nx.path_graph(AGENTS), 7
-    task = drawn.task(9, AGENTS, examples, 3, features, CLASSES)
+    task = random_data.task(9, AGENTS, examples, 3, features, CLASSES)
     learned = optimizer()
     sent = []
     for one in (task, other_data_at(task, 1)):
@@ -315,14 +315,14 @@ def test_what_agents_hold_arrives_at_others_no_sooner_than_messages_can(features
 @pytest.mark.parametrize("options", [{}, {"weigh_agents": True}])
 def test_heads_of_stale_agents_are_those_of_the_round_before(options):
     """Also where what is told beside them changes its size, as it does after the first rounds."""
-    task, sent = drawn.task(14, AGENTS, 6, 3, features=16, classes=2), []
+    task, sent = random_data.task(14, AGENTS, 6, 3, features=16, classes=2), []
 
     class Watched(Network):
         def exchange(self, values, late, lost, floats):
             sent.append((values, late))
             return super().exchange(values, late, lost, floats)
 
-    over = StaleNetwork(Watched(lopsided_graph(), "metropolis"), 2, drawn.seeded(5))
+    over = StaleNetwork(Watched(lopsided_graph(), "metropolis"), 2, random_data.seeded(5))
     states(optimizer().on(SoftmaxHead(16, 2), 9, "features", **options), task, over)
     assert len({len(values) for values, _ in sent}) == 1, "a head has one place in all messages"
     stale = over.stale_agents
@@ -332,7 +332,7 @@ def test_heads_of_stale_agents_are_those_of_the_round_before(options):
 
 @pytest.mark.parametrize("scaling", ["whole", "features"])
 def test_an_agent_that_a_server_never_calls_has_no_influence(scaling):
-    task, rounds = drawn.task(10, AGENTS, 6, 3, 20, CLASSES), 4
+    task, rounds = random_data.task(10, AGENTS, 6, 3, 20, CLASSES), 4
     for seed in range(50):
         called = {agent for some in _called(seed, rounds) for agent in some}
         if len(called) < AGENTS:
@@ -341,7 +341,7 @@ def test_an_agent_that_a_server_never_calls_has_no_influence(scaling):
     algorithm = optimizer().on(SoftmaxHead(20, CLASSES), rounds, scaling)
     found = []
     for one in (task, other_data_at(task, silent), other_data_at(task, min(called))):
-        over = StarNetwork(AGENTS, 2, drawn.seeded(seed))
+        over = StarNetwork(AGENTS, 2, random_data.seeded(seed))
         found.append(states(algorithm, one, over)[-1].weights)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
@@ -352,7 +352,7 @@ def _called(seed, rounds):
 
 
 def test_all_that_a_server_and_its_agents_share_is_sent(monkeypatch):
-    task = drawn.task(11, AGENTS, 6, 3, 20, CLASSES)
+    task = random_data.task(11, AGENTS, 6, 3, 20, CLASSES)
     over, learned = network(star=True), optimizer()
     whole = heads(task, over, 6, learned)
     # With nothing but zeros in what agents send, nothing of them reaches the server.
@@ -369,7 +369,7 @@ def test_all_that_a_server_and_its_agents_share_is_sent(monkeypatch):
 def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
     """Its a, b and e follow from what it sent and what it received: agents need not tell them."""
     features, learned, rounds = 20, optimizer(), 8
-    task = drawn.task(15, AGENTS, 9, 3, features, CLASSES, masked=True)
+    task = random_data.task(15, AGENTS, 9, 3, features, CLASSES, masked=True)
     sent, received = [], []
 
     class Watched(StarNetwork):
@@ -382,7 +382,7 @@ def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
             received.append(values)
             return super().upload(values, agents, among)
 
-    over = StaleNetwork(Watched(AGENTS, 3, drawn.seeded(4)), stale, drawn.seeded(5))
+    over = StaleNetwork(Watched(AGENTS, 3, random_data.seeded(4)), stale, random_data.seeded(5))
     found = heads(task, over, rounds, learned, **options)
     sizes = [CLASSES * (features + 1), CLASSES + SUMS, CLASSES + PROGRESS]
     received = [rows for rows in received if rows.shape[1] == len(sent[0])]
@@ -419,7 +419,7 @@ def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
 def test_permuting_agents_permutes_the_result(features, examples, masked):
     order = torch.tensor([3, 5, 0, 1, 4, 2])
     place = order.argsort().tolist()
-    task = drawn.task(1, AGENTS, examples, 3, features, CLASSES, masked=masked)
+    task = random_data.task(1, AGENTS, examples, 3, features, CLASSES, masked=masked)
     moved = Task(task.train.of(order), task.test.of(order), CLASSES)
     graph = nx.empty_graph(AGENTS)
     graph.add_edges_from((place[a], place[b]) for a, b in lopsided_graph().edges)
@@ -432,7 +432,7 @@ def test_permuting_agents_permutes_the_result(features, examples, masked):
 @pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
 def test_permuting_classes_permutes_the_heads(features, examples, star):
     order = torch.tensor([2, 0, 1])  # class c is now called order[c]
-    task = drawn.task(2, AGENTS, examples, 3, features, CLASSES, masked=True)
+    task = random_data.task(2, AGENTS, examples, 3, features, CLASSES, masked=True)
     renamed = changed(task, lambda x, y, mask: (x, order[y] * mask, mask))
     one, other = (
         heads(each, network(star=star)).reshape(AGENTS, features + 1, CLASSES)
@@ -445,8 +445,8 @@ def test_permuting_classes_permutes_the_heads(features, examples, star):
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize(("features", "examples"), SHAPES)
 def test_origin_and_common_unit_of_the_features_do_not_matter(features, examples, star):
-    task = drawn.task(3, AGENTS, examples, 4, features, CLASSES, masked=True)
-    shift = 5 * drawn.weights(0, 1, features)[0]
+    task = random_data.task(3, AGENTS, examples, 4, features, CLASSES, masked=True)
+    shift = 5 * random_data.weights(0, 1, features)[0]
     other = changed(task, lambda x, y, mask: (shows_only_real(1e3 * x + shift, mask), y, mask))
     head = SoftmaxHead(features, CLASSES)
     one, two = (
@@ -458,8 +458,8 @@ def test_origin_and_common_unit_of_the_features_do_not_matter(features, examples
 
 @pytest.mark.parametrize("star", [False, True])
 def test_turning_features_that_are_not_sketched_turns_the_heads(star):
-    task = drawn.task(4, AGENTS, 8, 4, 5, CLASSES)
-    turn = torch.linalg.qr(drawn.weights(1, 5, 5)).Q
+    task = random_data.task(4, AGENTS, 8, 4, 5, CLASSES)
+    turn = torch.linalg.qr(random_data.weights(1, 5, 5)).Q
     other = changed(task, lambda x, y, mask: (x @ turn, y, mask))
     head = SoftmaxHead(5, CLASSES)
     one, two = (head.logits(heads(each, network(star=star)), each.test.x) for each in (task, other))
@@ -469,9 +469,9 @@ def test_turning_features_that_are_not_sketched_turns_the_heads(star):
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
 def test_padding_does_not_matter_whatever_it_holds(features, examples, star):
-    task = drawn.task(5, AGENTS, examples, 3, features, CLASSES, masked=True)
+    task = random_data.task(5, AGENTS, examples, 3, features, CLASSES, masked=True)
     expected = heads(task, network(star=star))
-    random = drawn.seeded(0)
+    random = random_data.seeded(0)
 
     def filled(x, y, mask):
         noise = 100 * torch.randn(x.shape, generator=random, dtype=x.dtype)
@@ -492,7 +492,7 @@ def test_padding_does_not_matter_whatever_it_holds(features, examples, star):
 
 @pytest.mark.parametrize("star", [False, True])
 def test_features_that_are_always_zero_get_no_weight(star):
-    task = drawn.task(6, AGENTS, 12, 3, 5, CLASSES)
+    task = random_data.task(6, AGENTS, 12, 3, 5, CLASSES)
     padded = changed(
         task, lambda x, y, mask: (torch.cat([x, x.new_zeros(*y.shape, 11)], 2), y, mask)
     )
@@ -506,7 +506,7 @@ def test_features_that_are_always_zero_get_no_weight(star):
 
 @pytest.mark.parametrize("star", [False, True])
 def test_the_same_data_give_the_same_bits_and_no_global_generator_is_touched(star):
-    task = drawn.task(7, AGENTS, 6, 3, 20, CLASSES, dtype=torch.float32)
+    task = random_data.task(7, AGENTS, 6, 3, 20, CLASSES, dtype=torch.float32)
     learned = optimizer(dtype=torch.float32)
     before = torch.random.get_rng_state()
     one, two = (heads(task, network(star=star), 20, learned) for _ in range(2))
@@ -520,7 +520,7 @@ def test_the_same_data_give_the_same_bits_and_no_global_generator_is_touched(sta
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize(("features", "examples"), SHAPES)
 def test_single_and_double_precision_agree(features, examples, star):
-    task = drawn.task(8, AGENTS, examples, 4, features, CLASSES, masked=True)
+    task = random_data.task(8, AGENTS, examples, 4, features, CLASSES, masked=True)
     learned = optimizer(size=0.2, dtype=torch.float32)
     rows = [
         heads(task.to(dtype), network(star=star), 10, learned).double()
@@ -535,10 +535,10 @@ def test_single_and_double_precision_agree(features, examples, star):
 @pytest.mark.parametrize("features", [1, 4, 20])
 @pytest.mark.parametrize("star", [False, True])
 def test_the_smallest_federations_run(agents, classes, examples, features, star):
-    task = drawn.task(9, agents, examples, 3, features, classes)
+    task = random_data.task(9, agents, examples, 3, features, classes)
     over = Network(nx.path_graph(agents), "metropolis")
     if star:
-        over = StarNetwork(agents, 1, drawn.seeded(0))
+        over = StarNetwork(agents, 1, random_data.seeded(0))
     found = heads(task, over, 7)
     assert found.shape == (agents, (features + 1) * classes)
     assert found.isfinite().all()
@@ -550,7 +550,7 @@ def test_the_smallest_federations_run(agents, classes, examples, features, star)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e4])
 def test_constant_features_are_no_trouble(value, dtype, star):
-    task = drawn.task(10, AGENTS, 6, 3, 20, CLASSES).to(dtype)
+    task = random_data.task(10, AGENTS, 6, 3, 20, CLASSES).to(dtype)
     for columns in (slice(0, 3), slice(0, 20)):
 
         def constant(x, y, mask, columns=columns):
@@ -565,7 +565,7 @@ def test_constant_features_are_no_trouble(value, dtype, star):
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize("unit", [1e-16, 1e-12, 1e-8, 1e-4, 1e4, 1e8, 1e12, 1e16])
 def test_features_in_very_small_and_very_large_units_are_no_trouble(unit, star):
-    task = drawn.task(12, AGENTS, 8, 5, 20, CLASSES, dtype=torch.float32)
+    task = random_data.task(12, AGENTS, 8, 5, 20, CLASSES, dtype=torch.float32)
     other = changed(task, lambda x, y, mask: (unit * x, y, mask))
     learned, head = optimizer(dtype=torch.float32), SoftmaxHead(20, CLASSES)
     found, expected = (
@@ -581,11 +581,11 @@ def test_agents_with_one_class_each_learn_all_of_them():
     classes, agents = 4, 12
     means = 3 * torch.eye(classes, 20, dtype=torch.float64)
     y = (torch.arange(agents) % classes)[:, None].expand(-1, 8)
-    x = means[y] + torch.randn(agents, 8, 20, generator=drawn.seeded(0), dtype=torch.float64)
+    x = means[y] + torch.randn(agents, 8, 20, generator=random_data.seeded(0), dtype=torch.float64)
     part = Examples(x, y)
     task = Task(part, part, classes)
     over = Network(nx.circulant_graph(agents, [1, 2]), "metropolis")
-    learned = Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
+    learned = Transferable(TransferableConfig(), random_data.seeded(0)).requires_grad_(False)
     found = SoftmaxHead(20, classes).pooled_accuracy(heads(task, over, 20, learned), part)
     assert found.min() > 0.9
 
@@ -602,12 +602,12 @@ FAULTS = {
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS.keys())
 def test_faults_are_survived(faults, star):
-    task = drawn.task(11, AGENTS, 8, 30, 18, CLASSES, masked=True, dtype=torch.float32)
-    learned = Transferable(TransferableConfig(), drawn.seeded(0)).requires_grad_(False)
-    over = with_faults(network(star=star), faults, drawn.seeded(2))
+    task = random_data.task(11, AGENTS, 8, 30, 18, CLASSES, masked=True, dtype=torch.float32)
+    learned = Transferable(TransferableConfig(), random_data.seeded(0)).requires_grad_(False)
+    over = with_faults(network(star=star), faults, random_data.seeded(2))
     head = SoftmaxHead(18, CLASSES)
     for rounds in (5, 40):
-        over.reset(drawn.seeded(3))
+        over.reset(random_data.seeded(3))
         found = heads(task, over, rounds, learned)
         assert over.rounds == rounds
         assert found.isfinite().all()
@@ -625,7 +625,7 @@ def loss_of(learned, task, *, star, rounds=6, **options):
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_derivatives_reach_every_parameter(star, batch_size):
-    task = drawn.task(12, AGENTS, 6, 5, 20, CLASSES, masked=True)
+    task = random_data.task(12, AGENTS, 6, 5, 20, CLASSES, masked=True)
     learned = optimizer().requires_grad_()
     loss_of(learned, task, star=star, batch_size=batch_size).backward()
     used, other = (learned.server, learned.graph) if star else (learned.graph, learned.server)
@@ -652,7 +652,7 @@ def test_derivatives_reach_every_parameter(star, batch_size):
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
 def test_derivatives_are_those_of_finite_differences(features, examples, star):
-    task = drawn.task(13, AGENTS, examples, 5, features, CLASSES, masked=True)
+    task = random_data.task(13, AGENTS, examples, 5, features, CLASSES, masked=True)
     learned = optimizer().requires_grad_()
     loss_of(learned, task, star=star).backward()
     controller = learned.server if star else learned.graph
@@ -706,9 +706,9 @@ def test_unknown_scalings_and_tasks_that_do_not_fit_are_refused():
             optimizer().on(SoftmaxHead(3, 3), 5, batch_size=size)
     algorithm = optimizer().on(SoftmaxHead(3, 3), 5)
     with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
-        algorithm.init(drawn.task(0, 4), network(), drawn.seeded(0))
+        algorithm.init(random_data.task(0, 4), network(), random_data.seeded(0))
     with pytest.raises(ValueError, match=r"5 features"):
-        algorithm.init(drawn.task(0, AGENTS, features=5), network(), drawn.seeded(0))
+        algorithm.init(random_data.task(0, AGENTS, features=5), network(), random_data.seeded(0))
 
 
 def test_without_a_number_of_rounds_there_are_twenty():
@@ -718,15 +718,15 @@ def test_without_a_number_of_rounds_there_are_twenty():
 
 def test_a_state_of_another_method_is_refused():
     algorithm = optimizer().on(SoftmaxHead(3, 3), 5)
-    task = drawn.task(0, AGENTS)
-    state = algorithm.init(task, network(), drawn.seeded(0))
+    task = random_data.task(0, AGENTS)
+    state = algorithm.init(task, network(), random_data.seeded(0))
     plain = type(state).__mro__[1](state.weights)
     with pytest.raises(TypeError, match=r"^state: got a State"):
-        algorithm.step(plain, task, network(), drawn.seeded(0))
+        algorithm.step(plain, task, network(), random_data.seeded(0))
 
 
 def test_a_state_is_tensors_and_numbers():
-    task, over = drawn.task(0, AGENTS), network()
+    task, over = random_data.task(0, AGENTS), network()
     state = states(make(task), task, over)[-1]
 
     def parts(value):
@@ -748,26 +748,26 @@ def test_its_number_of_parameters_does_not_depend_on_the_problem():
     ]
     assert numbers == [988, 988]
     for features, classes in ((1, 2), (40, 7)):
-        task = drawn.task(0, AGENTS, 4, 2, features, classes)
+        task = random_data.task(0, AGENTS, 4, 2, features, classes)
         assert heads(task, network(), 3, learned).shape == (AGENTS, (features + 1) * classes)
 
 
 def test_a_shift_operator_that_does_not_average_is_refused():
-    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES)
+    task = random_data.task(0, AGENTS, 4, 2, 5, CLASSES)
     laplacian = Network(lopsided_graph(), "laplacian")
     with pytest.raises(ValueError, match="network: got the shift operator 'laplacian'"):
-        make(task).init(task, laplacian, drawn.seeded(0))
+        make(task).init(task, laplacian, random_data.seeded(0))
 
 
 @pytest.mark.parametrize("star", [False, True])
 @pytest.mark.parametrize("scaling", ["whole", "features"])
 def test_features_whose_squares_are_no_numbers_are_refused_standardised_or_not(scaling, star):
-    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=torch.float32)
+    task = random_data.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=torch.float32)
     huge = changed(task, lambda x, y, mask: (x * 1e21, y, mask))
     message = r"^task: got features as large as .*e\+21, .* in float32: give them in another unit$"
     with pytest.raises(FeatureRangeError, match=message):
         make(huge, learned=optimizer(dtype=torch.float32), scaling=scaling).init(
-            huge, network(star=star), drawn.seeded(0)
+            huge, network(star=star), random_data.seeded(0)
         )
 
 
@@ -781,7 +781,9 @@ def test_an_error_about_features_can_be_copied_as_between_processes():
     ("dtype", "unit"), [(torch.float32, 1e-25), (torch.float64, 1e-160), (torch.float64, 1e-200)]
 )
 def test_features_whose_squares_vanish_are_refused(dtype, unit, star):
-    task = drawn.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=dtype)
+    task = random_data.task(0, AGENTS, 4, 2, 5, CLASSES, dtype=dtype)
     tiny = changed(task, lambda x, y, mask: (x * unit, y, mask))
     with pytest.raises(ValueError, match=r"^task: got features that differ by no more than .*e-"):
-        make(tiny, learned=optimizer(dtype=dtype)).init(tiny, network(star=star), drawn.seeded(0))
+        make(tiny, learned=optimizer(dtype=dtype)).init(
+            tiny, network(star=star), random_data.seeded(0)
+        )

@@ -2,10 +2,10 @@
 
 import math
 
-import drawn
 import networkx as nx
 import numpy as np
 import pytest
+import random_data
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,23 +48,23 @@ def trained(task, network, *, ease_rare):
     """Return what a pretrained optimizer leaves, `[agents, parameters]`."""
     head = SoftmaxHead(task.features, task.classes)
     algorithm = fedsurf.load().on(head, 8, ease_rare=ease_rare)
-    network.reset(drawn.seeded(3))
-    state = algorithm.init(task, network, drawn.seeded(0))
+    network.reset(random_data.seeded(3))
+    state = algorithm.init(task, network, random_data.seeded(0))
     for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, network, drawn.seeded(1))
+        state = algorithm.step(state, task, network, random_data.seeded(1))
     return network.agent_rows(state.weights)
 
 
 @pytest.mark.parametrize("server", [False, True])
 @pytest.mark.parametrize("rare", [False, True])
 def test_it_matters_where_classes_are_of_different_size_only(server, rare):
-    x = torch.randn(AGENTS, 20, FEATURES, generator=drawn.seeded(0), dtype=torch.float64)
+    x = torch.randn(AGENTS, 20, FEATURES, generator=random_data.seeded(0), dtype=torch.float64)
     y = (torch.arange(20) < (2 if rare else 10)).long().expand(AGENTS, -1)
     x = x + y[:, :, None]
     part = Examples(x, y)
     network = Network(nx.cycle_graph(AGENTS), shift="metropolis")
     if server:
-        network = StarNetwork(AGENTS, 3, drawn.seeded(0))
+        network = StarNetwork(AGENTS, 3, random_data.seeded(0))
     with torch.no_grad():
         before, after = (
             trained(Task(part, part, 2), network, ease_rare=ease) for ease in (False, True)

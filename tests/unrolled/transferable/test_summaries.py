@@ -2,13 +2,13 @@
 
 import math
 
-import drawn
 import naive_transfer
 import pytest
+import random_data
 import torch
-from drawn import seeded
 from hypothesis import given
 from hypothesis import strategies as st
+from random_data import seeded
 
 from fedsurf.tasks.examples import Examples
 from fedsurf.unrolled.transferable.local_view import LocalView
@@ -27,14 +27,14 @@ AGENTS, CLASSES = 3, 4
 
 @given(st.integers(0, 1000), st.sampled_from([1, 3, 9]), st.integers(1, 6), st.booleans())
 def test_sums_equal_a_loop_over_pairs(seed, features, size, masked):
-    examples = drawn.examples(seed, AGENTS, size, features, CLASSES, masked=masked)
+    examples = random_data.examples(seed, AGENTS, size, features, CLASSES, masked=masked)
     view = LocalView.of(examples, CLASSES)
     for centred in (True, False):
         if not centred:
-            view = view.about(drawn.weights(seed, AGENTS, features))
+            view = view.about(random_data.weights(seed, AGENTS, features))
         found = data_sums(view, centred=centred)
         assert found.shape == (AGENTS, CLASSES + SUMS)
-        for agent, own in enumerate(drawn.real_examples(examples)):
+        for agent, own in enumerate(random_data.real_examples(examples)):
             x = torch.tensor([x for x, _ in own], dtype=torch.float64) - view.centre[agent]
             labels = [label for _, label in own]
             expected = naive_transfer.data_sums(x, labels, CLASSES, centred)
@@ -43,7 +43,7 @@ def test_sums_equal_a_loop_over_pairs(seed, features, size, masked):
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.booleans())
 def test_progress_equals_a_loop_over_examples(seed, classes, masked):
-    examples = drawn.examples(seed, AGENTS, 5, 3, classes, masked=masked)
+    examples = random_data.examples(seed, AGENTS, 5, 3, classes, masked=masked)
     view = LocalView.of(examples, classes)
     random = seeded(seed)
 
@@ -69,9 +69,11 @@ def test_progress_equals_a_loop_over_examples(seed, classes, masked):
 
 @given(st.integers(0, 1000), st.sampled_from([1, 3, 9]), st.integers(1, 6))
 def test_what_is_heard_equals_a_loop(seed, features, size):
-    view = LocalView.of(drawn.examples(seed, AGENTS, size, features, CLASSES, masked=True), CLASSES)
+    view = LocalView.of(
+        random_data.examples(seed, AGENTS, size, features, CLASSES, masked=True), CLASSES
+    )
     sums = data_sums(view, centred=True)
-    progress = drawn.weights(seed, AGENTS, CLASSES + PROGRESS)
+    progress = random_data.weights(seed, AGENTS, CLASSES + PROGRESS)
     vary = torch.tensor([1 + (seed + agent) % features for agent in range(AGENTS)])
     found = hear(sums, progress, vary.double(), features=features, agents=7)
     assert found.signals.shape == (AGENTS, SIGNALS)
@@ -143,7 +145,7 @@ def test_before_the_first_round_every_class_is_as_likely_as_any():
     found = no_progress(2, 4, torch.zeros(1))
     torch.testing.assert_close(found[:, :4], torch.full((2, 4), 0.25 * 0.75))
     assert torch.equal(found[:, 4:], torch.zeros(2, PROGRESS))
-    view = LocalView.of(drawn.examples(3, AGENTS, 5, 3, 4), 4)
+    view = LocalView.of(random_data.examples(3, AGENTS, 5, 3, 4), 4)
     even = torch.full((AGENTS, 4, 5), 0.25, dtype=torch.float64)
     share = torch.full((AGENTS, 4), 0.25, dtype=torch.float64)
     values = own_progress(even, even, view, share, share)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from drawn import weights as normal
+from random_data import weights as normal
 
 from fedsurf.unrolled.transferable.weighted_sum import weighted_sum
 

@@ -1,6 +1,6 @@
 """Kill a tiny meta-training at every point at which it touches the disk, and resume it each time.
 
-python killed.py FOLDER   prints one JSON object for each point: what the resumed run left behind.
+python kill_and_resume.py FOLDER   prints one JSON object for each point: what the resumed run left behind.
 """
 
 import hashlib

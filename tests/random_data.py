@@ -7,15 +7,17 @@ from fedsurf.tasks.task import Task
 
 
 def seeded(seed):
+    """Return a generator with a seed."""
     return torch.Generator().manual_seed(seed)
 
 
 def weights(seed, agents, parameters, dtype=torch.float64):
+    """Draw normal weights, `[agents, parameters]`."""
     return torch.randn(agents, parameters, generator=seeded(seed), dtype=dtype)
 
 
 def examples(seed, agents=3, size=4, features=3, classes=3, *, masked=False, dtype=torch.float64):
-    """Draw normal features and uniform labels; a mask leaves each agent at least one, anywhere."""
+    """Draw normal features and uniform labels; with a mask, each agent has at least one example."""
     random = seeded(seed)
     x = torch.randn(agents, size, features, generator=random, dtype=dtype)
     y = torch.randint(classes, (agents, size), generator=random)
@@ -29,7 +31,7 @@ def examples(seed, agents=3, size=4, features=3, classes=3, *, masked=False, dty
 def task(
     seed, agents=4, train=6, test=5, features=3, classes=3, *, masked=False, dtype=torch.float64
 ):
-    """Draw a task whose classes differ in their means, so that there is something to learn."""
+    """Draw a task whose classes differ in their means, so that they can be learned."""
     parts = []
     for part, size in enumerate((train, test)):
         drawn = examples(
