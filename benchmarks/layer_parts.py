@@ -38,8 +38,8 @@ from fedsurf.common.writing import check_file, check_folder, json_text, write_js
 from fedsurf.evaluation.run import run_all
 from fedsurf.evaluation.study import LAYER_VERSION
 from fedsurf.network import Network
-from fedsurf.pretrained.recipes.problems import WideProblems
-from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.pretrained.config import PretrainConfig
+from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.surf import MetaTraining
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller

@@ -40,7 +40,7 @@ from fedsurf import (
 )
 from fedsurf.common.threads import limit_threads
 from fedsurf.network import Network
-from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.pretrained.config import PretrainConfig
 from fedsurf.surf import FixedProblems, MetaTraining, SurfConfig
 from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
 from fedsurf.unrolled import TransferableConfig, UDGDConfig

@@ -13,7 +13,8 @@ from decentralised import lopsided_graph
 from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
+from fedsurf.pretrained.config import WideConfig
+from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.transferable.controller import CLASS_INPUTS, CONTEXT, KNOBS, SCHEDULE
 from fedsurf.unrolled.transferable.local_fit import LocalFit

@@ -24,8 +24,7 @@ from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.evaluate import STEP_SIZES, evaluate, tune_dgd
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.network import GraphConfig, NetworkConfig
-from fedsurf.pretrained.recipes.modules import ModulePretrainConfig
-from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.pretrained.config import ModulePretrainConfig, PretrainConfig
 from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining
 from fedsurf.surf.checkpoint import RunFolder
 from fedsurf.surf.loop import open_run

@@ -19,16 +19,14 @@ from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import FileError
 from fedsurf.models import ModuleModel
 from fedsurf.network import Network
+from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig, WideConfig
 from fedsurf.pretrained.recipes.modules import (
-    MOST_CLASSES,
-    MOST_FEATURES,
-    ModulePretrainConfig,
+    MAX_CLASSES,
+    MAX_FEATURES,
     ModuleProblems,
     pretrain_for_modules,
     random_network,
 )
-from fedsurf.pretrained.recipes.problems import WideConfig
-from fedsurf.pretrained.recipes.recipe import WEIGHTS
 from fedsurf.unrolled.config import GradientTransferConfig
 
 DEFAULT = ModulePretrainConfig()
@@ -51,8 +49,8 @@ def test_problems_are_small_networks_over_graphs_and_the_same_for_the_same_seed(
         model, task = problem.model, problem.task
         assert isinstance(model, ModuleModel)
         shapes = list(model.shapes.values())
-        assert shapes[0][1] == task.features <= MOST_FEATURES
-        assert shapes[-1][0] == task.classes <= MOST_CLASSES
+        assert shapes[0][1] == task.features <= MAX_FEATURES
+        assert shapes[-1][0] == task.classes <= MAX_CLASSES
         assert not problem.network.server
         assert 0.3 < task.train.pooled().x.square().mean().sqrt() < 4
         other = again.training(number)
@@ -92,14 +90,14 @@ def test_pretraining_resumes_loads_and_is_refused_elsewhere(tmp_path: Path) -> N
     before = contents(path)
     assert pretrain_for_modules(TINY, path, resume=True)[1] == best
     assert contents(path) == before
-    loaded = fedsurf.load_for_modules(path / WEIGHTS)
+    loaded = fedsurf.load_for_modules(path / WEIGHTS_FILE)
     assert loaded.config == TINY.optimizer
     for found, expected in zip(loaded.parameters(), optimizer.parameters(), strict=True):
         assert torch.equal(found, expected)
         assert not found.requires_grad
-    assert pretrained.card(path / WEIGHTS)["recipe"] == to_dict(TINY)
+    assert pretrained.card(path / WEIGHTS_FILE)["recipe"] == to_dict(TINY)
     with pytest.raises(FileError, match="holds an optimizer of modules, as `fedsurf pre"):
-        fedsurf.load(path / WEIGHTS)
+        fedsurf.load(path / WEIGHTS_FILE)
     with pytest.raises(ValueError, match=r"^name: got 'softmax-head', but .* one of module,"):
         fedsurf.load_for_modules("softmax-head")
 

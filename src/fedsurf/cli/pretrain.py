@@ -1,4 +1,6 @@
-"""`fedsurf pretrain`: make the weights of the shipped optimizer again, from nothing."""
+"""`fedsurf pretrain`: make the weights of the shipped optimizer of softmax heads again, from nothing."""
+
+from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
@@ -6,12 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from fedsurf.cli.console import err, out, print_json
-from fedsurf.cli.progress import TerminalProgress
-from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import check_folder
-from fedsurf.pretrained.recipes.recipe import WEIGHTS, PretrainConfig
-from fedsurf.pretrained.recipes.recipe import pretrain as run_pretraining
+from fedsurf.pretrained.config import WEIGHTS_FILE, PretrainConfig
 
 
 def pretrain(
@@ -29,10 +27,15 @@ def pretrain(
     Args:
         folder: The run's folder; it must be new, unless resuming.
         config: The recipe.
-        resume: Go on with an interrupted run in this folder, to the same bits as without the
+        resume: Continue an interrupted run in this folder, to the same bits as without the
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
+    from fedsurf.cli.console import err, out
+    from fedsurf.cli.progress import TerminalProgress
+    from fedsurf.common.threads import limit_threads
+    from fedsurf.pretrained.recipes.heads import pretrain as run_pretraining
+
     if not resume:
         check_folder(folder)
     limit_threads(0)
@@ -40,14 +43,16 @@ def pretrain(
         _, best = run_pretraining(
             config, folder, resume=resume, observers=[bar], open_bar=bar.next_part
         )
-    show(best, folder / WEIGHTS, as_json=json)
+    show(best, folder / WEIGHTS_FILE, as_json=json)
     if not json:
-        following = f"Next: fedsurf audit {quote(str(folder / WEIGHTS))}"
+        following = f"Next: fedsurf audit {quote(str(folder / WEIGHTS_FILE))}"
         out.print(following, highlight=False, soft_wrap=True)
 
 
 def show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
-    """Say which optimizer was the best, and where its weights are."""
+    """Print which optimizer was the best, and the file with its weights."""
+    from fedsurf.cli.console import out, print_json
+
     validation = best["validation"]
     if as_json:
         print_json({"file": str(file), "rule": best["rule"], "validation": validation})

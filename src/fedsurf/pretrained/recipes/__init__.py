@@ -1,1 +1,1 @@
-"""How the pretrained optimizers were made."""
+"""Recipes of the pretrained optimizers: problems, meta-training, and training of confidence."""

@@ -1,11 +1,11 @@
-"""The recipe of the pretrained optimizer for modules: its problems, and what makes its weights.
+"""The recipe of the pretrained optimizer of modules.
 
-The problems are the wide ones over graphs (`problems`), of moderate size, and what agents train has no,
-one or two hidden layers. Nothing of CIFAR-10, MNIST or digits is in them.
+Its problems are wide problems over graphs, of moderate size, whose agents train perceptrons with up to
+two hidden layers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,19 @@ from torch import Tensor, nn
 
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import ModuleModel
-from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
-from fedsurf.pretrained.recipes.recipe import PretrainConfig, train_into
-from fedsurf.pretrained.recipes.synthetic import Cloud, chance, log_uniform, uniform
-from fedsurf.surf.config import SurfConfig
+from fedsurf.pretrained.config import ModulePretrainConfig, WideConfig
+from fedsurf.pretrained.recipes.heads import train_into
+from fedsurf.pretrained.recipes.populations import Population, chance, log_uniform, uniform
+from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.surf.loop import Observer
 from fedsurf.surf.problems import Problem
 from fedsurf.surf.training import MetaTraining
-from fedsurf.unrolled.config import GradientTransferConfig
 from fedsurf.unrolled.module_layer import GradientTransfer
 
-MOST_FEATURES, MOST_CLASSES = 64, 20
-"""Of a problem; larger ones take long and teach no more."""
-FEWEST_UNITS, MOST_UNITS = 12, 48
-"""Of a hidden layer."""
+MAX_FEATURES, MAX_CLASSES = 64, 20
+"""Limits of a problem; larger problems take longer and teach no more."""
+MIN_UNITS, MAX_UNITS = 12, 48
+"""Limits of the units of a hidden layer."""
 
 
 class ModuleProblems(WideProblems):
@@ -36,22 +35,18 @@ class ModuleProblems(WideProblems):
     Parameters
     ----------
     config : WideConfig
-        How wide. There must be no servers, and no mini-batches.
+        The distribution, without servers and mini-batches.
     seed : int
         The seed of the views and of all problems.
     """
 
     def __init__(self, config: WideConfig, seed: int) -> None:
-        if config.server_share > 0:
-            raise ValueError(
-                f"server_share: got {config.server_share}, but it must be 0: "
-                "the optimizer for modules runs over graphs only"
-            )
-        if config.batch_share > 0:
-            raise ValueError(
-                f"batch_share: got {config.batch_share}, but it must be 0: "
-                "the optimizer for modules takes all examples of an agent"
-            )
+        for name in ("server_share", "batch_share"):
+            if getattr(config, name) > 0:
+                raise ValueError(
+                    f"{name}: got {getattr(config, name)}, but it must be 0: the optimizer of modules "
+                    "runs over graphs, on all examples of an agent"
+                )
         super().__init__(config, seed)
 
     def draw(self, generator: torch.Generator, *, validation: bool = False) -> Problem:
@@ -60,16 +55,16 @@ class ModuleProblems(WideProblems):
         task = problem.task
         return replace(problem, trained=random_network(task.features, task.classes, generator))
 
-    def _cloud(self, generator: torch.Generator) -> Cloud:
-        one = torch.zeros(1, dtype=torch.int64)
+    def _population(self, generator: torch.Generator) -> Population:
+        label = torch.zeros(1, dtype=torch.int64)
         while True:
-            cloud = super()._cloud(generator)
-            features = cloud.draw(one, generator, test=False).shape[1]
-            if features <= MOST_FEATURES and cloud.classes <= MOST_CLASSES:
-                return cloud
+            population = super()._population(generator)
+            features = population.draw(label, generator, test=False).shape[1]
+            if features <= MAX_FEATURES and population.classes <= MAX_CLASSES:
+                return population
 
     def _units(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
-        """Features are about centred and about as large as one."""
+        """Return a shift and a scale that make features about centred, with a spread of about 1."""
         centre = x.mean(0)
         size = float((x - centre).square().mean().sqrt().clamp(min=1e-6))
         offset = uniform(0, 0.5, generator) if chance(0.3, generator) else 0.0
@@ -78,7 +73,7 @@ class ModuleProblems(WideProblems):
 
 
 def random_network(features: int, classes: int, generator: torch.Generator) -> ModuleModel:
-    """Draw a perceptron with no, one or two hidden layers, tanh or rectified."""
+    """Draw a perceptron with up to two hidden layers, with tanh or ReLU."""
     activation = nn.Tanh if chance(0.5, generator) else nn.ReLU
     hidden = 1
     if chance(0.3, generator):
@@ -86,51 +81,11 @@ def random_network(features: int, classes: int, generator: torch.Generator) -> M
     layers: list[nn.Module] = []
     width = features
     for _ in range(hidden):
-        units = round(log_uniform(FEWEST_UNITS, MOST_UNITS, generator))
+        units = round(log_uniform(MIN_UNITS, MAX_UNITS, generator))
         layers += [nn.Linear(width, units, device="meta"), activation()]
         width = units
-    # On the meta device nothing is drawn: of a module, only the structure is used.
+    # On the meta device no weights are drawn: only the structure of a module is used.
     return ModuleModel(nn.Sequential(*layers, nn.Linear(width, classes, device="meta")))
-
-
-def _problems() -> WideConfig:
-    return WideConfig(
-        server_share=0.0,
-        fault_share=0.15,
-        views=4,
-        most_agents=30,
-        most_examples=1200,
-        test_examples=300,
-    )
-
-
-def _surf() -> SurfConfig:
-    return replace(
-        PretrainConfig().surf,
-        steps=300,
-        learning_rate=1e-2,
-        final_learning_rate=2e-4,
-        averaging=0.0,
-        select_by="accuracy",
-        calibrated_share=0.5,
-        calibration_examples=512,
-        validate_every=100,
-        validation_tasks=16,
-    )
-
-
-@dataclass(frozen=True)
-class ModulePretrainConfig:
-    """Everything that the pretrained optimizer for modules depends on."""
-
-    optimizer: GradientTransferConfig = field(default_factory=GradientTransferConfig)
-    """Its shape."""
-    problems: WideConfig = field(default_factory=_problems)
-    """The distribution of problems."""
-    surf: SurfConfig = field(default_factory=_surf)
-    """Meta-training."""
-    seed: int = 0
-    """Everything random follows from this."""
 
 
 def pretrain_for_modules(
@@ -140,18 +95,18 @@ def pretrain_for_modules(
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> tuple[GradientTransfer, dict[str, Any]]:
-    """Meta-train an optimizer for modules into a folder; return it, and what validation said of it.
+    """Meta-train an optimizer of modules; return it with the metadata of its validation.
 
     Parameters
     ----------
     config : ModulePretrainConfig
         The recipe.
     path : Path
-        The run's folder. It must be new, unless resuming. In the end it holds `optimizer.safetensors`.
+        The run's folder, new unless resuming. In the end it holds `optimizer.safetensors`.
     resume : bool
-        Go on from the newest state in the folder, to the same bits as without interruption.
+        Continue from the newest state in the folder, to the same bits as without interruption.
     observers : sequence of Observer
-        Are told what happens.
+        Get the progress of meta-training.
     """
     optimizer = GradientTransfer(config.optimizer, seeded(config.seed, "parameters"))
     problems = ModuleProblems(config.problems, config.seed)

@@ -9,9 +9,9 @@ from random_data import seeded
 
 from fedsurf.network import Network
 from fedsurf.network.faults import FaultyNetwork
-from fedsurf.pretrained.recipes import problems as problems_module
-from fedsurf.pretrained.recipes.problems import FEW, WideConfig, WideProblems
-from fedsurf.pretrained.recipes.recipe import PretrainConfig
+from fedsurf.pretrained.config import PretrainConfig, WideConfig
+from fedsurf.pretrained.recipes import wide_problems as problems_module
+from fedsurf.pretrained.recipes.wide_problems import MAX_SMALL_FEDERATION, WideProblems
 from fedsurf.tasks import sources
 from fedsurf.tasks.dataset import Dataset
 from fedsurf.tasks.partition import ClassImbalanced
@@ -110,7 +110,7 @@ def test_everything_is_within_its_range(drawn):
         assert 4 <= task.features <= 320
         counts = task.train.counts
         assert int(counts.min()) >= 1
-        assert int(counts.max()) <= (100 if task.agents > FEW else 300)
+        assert int(counts.max()) <= (100 if task.agents > MAX_SMALL_FEDERATION else 300)
         assert int(counts.sum()) <= 5000
         assert 512 / 2 <= int(task.test.counts.sum()) <= 512 * 1.5
         assert 5 <= problem.rounds <= 40

@@ -19,10 +19,9 @@ from fedsurf.common.files import FileError
 from fedsurf.common.writing import write_tensors
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StarNetwork
-from fedsurf.pretrained.recipes import probabilities as confidence
-from fedsurf.pretrained.recipes.probabilities import ConfidenceConfig
-from fedsurf.pretrained.recipes.problems import WideConfig
-from fedsurf.pretrained.recipes.recipe import SEEN, WEIGHTS, PretrainConfig, pretrain
+from fedsurf.pretrained.config import WEIGHTS_FILE, ConfidenceConfig, PretrainConfig, WideConfig
+from fedsurf.pretrained.recipes import confidence_training
+from fedsurf.pretrained.recipes.heads import OBSERVATIONS_FILE, pretrain
 from fedsurf.unrolled import TransferableConfig
 
 TINY = PretrainConfig(
@@ -62,7 +61,7 @@ def whole(tmp_path_factory):
 def test_the_folder_holds_what_a_run_s_does_and_the_weights(whole):
     path, _, best = whole
     assert sorted(file.name for file in path.iterdir()) == [
-        "best.safetensors", "config.json", "log.jsonl", WEIGHTS, "state-00000002",
+        "best.safetensors", "config.json", "log.jsonl", WEIGHTS_FILE, "state-00000002",
     ]  # fmt: skip
     log = [json.loads(line) for line in (path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log] == [1, 2]
@@ -72,7 +71,7 @@ def test_the_folder_holds_what_a_run_s_does_and_the_weights(whole):
 
 def test_what_it_wrote_is_loaded_and_is_the_optimizer_that_it_returned(whole):
     path, optimizer, best = whole
-    loaded = fedsurf.load(path / WEIGHTS)
+    loaded = fedsurf.load(path / WEIGHTS_FILE)
     assert loaded.config == TINY.optimizer
     for found, expected in zip(loaded.parameters(), optimizer.parameters(), strict=True):
         assert torch.equal(found, expected)
@@ -80,7 +79,7 @@ def test_what_it_wrote_is_loaded_and_is_the_optimizer_that_it_returned(whole):
     drawn = fedsurf.Transferable(TINY.optimizer, fedsurf.generator(5, "parameters"))
     pairs = zip(loaded.parameters(), drawn.parameters(), strict=True)
     assert any(not torch.equal(found, start) for found, start in pairs)
-    card = pretrained.card(path / WEIGHTS)
+    card = pretrained.card(path / WEIGHTS_FILE)
     assert card["recipe"] == to_dict(TINY)
     assert card["validation"] == best["validation"]
     task = draw_task(0, 4, dtype=torch.float32)
@@ -96,7 +95,7 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last)
     before = torch.get_rng_state()
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", observers=[StopAfter(last)])
-    assert not (tmp_path / "run" / WEIGHTS).exists()
+    assert not (tmp_path / "run" / WEIGHTS_FILE).exists()
     assert (tmp_path / "run" / "state-00000001").exists() == (last == 2)
     pretrain(TINY, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == contents(whole[0])
@@ -104,16 +103,16 @@ def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last)
 
 
 class StopAtProblem:
-    """A progress bar that raises when so many problems were seen, and counts those seen by `see`."""
+    """A progress bar that raises after a number of problems, and records those that are observed."""
 
     def __init__(self, last, monkeypatch):
-        self.last, self.numbers, plain = last, [], confidence.see
+        self.last, self.numbers, plain = last, [], confidence_training.observe
 
-        def see(optimizer, problems, number):
+        def observe(optimizer, problems, number):
             self.numbers.append(number)
             return plain(optimizer, problems, number)
 
-        monkeypatch.setattr(confidence, "see", see)
+        monkeypatch.setattr(confidence_training, "observe", observe)
 
     @contextmanager
     def __call__(self, _title, total):
@@ -130,10 +129,10 @@ class StopAtProblem:
 def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_bytes(
     whole, tmp_path, monkeypatch, every, again
 ):
-    monkeypatch.setattr(confidence, "KEPT_EVERY", every)
+    monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", every)
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
-    assert not (tmp_path / "run" / WEIGHTS).exists()
+    assert not (tmp_path / "run" / WEIGHTS_FILE).exists()
     bar = StopAtProblem(None, monkeypatch)
     pretrain(TINY, tmp_path / "run", resume=True, open_bar=bar)
     assert bar.numbers == again
@@ -142,7 +141,7 @@ def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_
 
 
 def test_a_run_that_was_stopped_after_all_was_seen_learns_from_it(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(confidence, "KEPT_EVERY", 1)
+    monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", 1)
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(3, monkeypatch))
     pretrain(TINY, tmp_path / "run", resume=True)
@@ -150,16 +149,18 @@ def test_a_run_that_was_stopped_after_all_was_seen_learns_from_it(whole, tmp_pat
 
 
 def test_damaged_files_of_what_was_seen_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(confidence, "KEPT_EVERY", 1)
+    monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", 1)
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
-    file = tmp_path / "run" / SEEN
+    file = tmp_path / "run" / OBSERVATIONS_FILE
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FileError, match=rf"{SEEN}: truncated, damaged"):
+    with pytest.raises(FileError, match=rf"{OBSERVATIONS_FILE}: truncated, damaged"):
         pretrain(TINY, tmp_path / "run", resume=True)
     write_tensors(file, {"heads": torch.tensor([2])}, {})
-    with pytest.raises(FileError, match=rf"{SEEN}: damaged, it does not hold what was seen"):
+    with pytest.raises(
+        FileError, match=rf"{OBSERVATIONS_FILE}: damaged, it does not hold observations"
+    ):
         pretrain(TINY, tmp_path / "run", resume=True)
 
 
@@ -253,7 +254,7 @@ def test_pretrain_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     command = ["pretrain", "--folder", folder, *ARGUMENTS]
     assert run([*command, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert Path(result["file"]) == tmp_path / "run" / WEIGHTS
+    assert Path(result["file"]) == tmp_path / "run" / WEIGHTS_FILE
     assert result["validation"]["step"] == 2
     assert fedsurf.load(result["file"]).config == TINY.optimizer
     assert run(command) == 1
@@ -261,6 +262,6 @@ def test_pretrain_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert run([*command, "--resume"]) == 0
     shown = capsys.readouterr().out
     assert "The best optimizer is that of step 2" in shown
-    assert f"fedsurf audit {tmp_path / 'run' / WEIGHTS}" in shown
+    assert f"fedsurf audit {tmp_path / 'run' / WEIGHTS_FILE}" in shown
     assert run([*command, "--resume", "--seed", "2"]) == 1
     assert "seed (1 there, 2 here)" in capsys.readouterr().err

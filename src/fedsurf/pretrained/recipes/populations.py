@@ -1,8 +1,8 @@
-"""Where the examples of generated problems come from: clouds of labelled points.
+"""Populations from which the examples of pretraining problems are drawn.
 
-A cloud draws any number of examples with given labels. `RealCloud` takes real images, seen through
-one of several random views; `BackboneCloud` imitates what a deep network's last layer returns:
-non-linear, correlated, heavy-tailed features of classes that resemble each other in groups.
+A population draws any number of examples with given labels. `RealPopulation` takes real images under
+one of several random views; `SyntheticPopulation` imitates the last layer of a deep network: non-linear,
+correlated, heavy-tailed features, with classes that resemble each other in groups.
 """
 
 import math
@@ -12,11 +12,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-LARGEST_HEAD = 4000
-"""Numbers of the largest head among generated problems: larger ones take long and teach no more."""
+MAX_HEAD_PARAMETERS = 4000
+"""Parameters of the largest head; larger heads take longer and teach no more."""
 
 
-class Cloud(Protocol):
+class Population(Protocol):
     """Draws examples of a problem's classes."""
 
     @property
@@ -25,7 +25,7 @@ class Cloud(Protocol):
         ...
 
     def draw(self, labels: Tensor, generator: torch.Generator, *, test: bool) -> Tensor:
-        """Draw an example of each label: `[examples, features]`. Tests never repeat what trains."""
+        """Draw an example of each label, `[examples, features]`; tests never repeat training examples."""
         ...
 
 
@@ -40,27 +40,20 @@ def log_uniform(low: float, high: float, generator: torch.Generator) -> float:
 
 
 def chance(probability: float, generator: torch.Generator) -> bool:
-    """Toss a coin."""
+    """Draw True with a probability."""
     return float(torch.rand((), generator=generator)) < probability
 
 
 @dataclass(frozen=True)
-class RealCloud:
-    """Real examples of some classes, with renamed labels and a random spectrum.
-
-    Attributes
-    ----------
-    x : Tensor
-        Features of a pool of examples on their principal axes, `[pool, features]`.
-    members : list of Tensor
-        The examples of each class.
-    weights : Tensor
-        Multiplies each axis: a random spectrum, `[features]`.
-    """
+class RealPopulation:
+    """Real examples of some classes, with renamed labels and a random spectrum."""
 
     x: Tensor
+    """Features of a pool of examples on their principal axes, `[pool, features]`."""
     members: list[Tensor]
+    """The examples of each class."""
     weights: Tensor
+    """Factors of the axes, a random spectrum, `[features]`."""
 
     @property
     def classes(self) -> int:
@@ -68,18 +61,8 @@ class RealCloud:
         return len(self.members)
 
     @staticmethod
-    def of(view: Tensor, labels: Tensor, generator: torch.Generator) -> "RealCloud":
-        """Choose classes, axes and a spectrum.
-
-        Parameters
-        ----------
-        view : Tensor
-            Features of all images on their principal axes, largest first, `[images, features]`.
-        labels : Tensor
-            Their labels.
-        generator : torch.Generator
-            Draws everything.
-        """
+    def of(view: Tensor, labels: Tensor, generator: torch.Generator) -> "RealPopulation":
+        """Draw classes, axes and a spectrum, from images on their principal axes `[images, features]`."""
         features = round(log_uniform(8, view.shape[1], generator))
         x = view[:, :features]
         everything = int(labels.max()) + 1
@@ -92,14 +75,14 @@ class RealCloud:
         for _ in range(bits):
             direction = torch.randn(features, generator=generator)
             members = [part for own in members for part in _halves(own, x[own] @ direction)]
-        most = min(50, LARGEST_HEAD // features)
+        most = min(50, MAX_HEAD_PARAMETERS // features)
         order = torch.randperm(len(members), generator=generator)[:most].tolist()
         power = uniform(-0.6, 0.6, generator) if chance(0.5, generator) else 0.0
         spread = x.square().mean(0).clamp(min=1e-8).sqrt()
-        return RealCloud(x, [members[place] for place in order], spread**power)
+        return RealPopulation(x, [members[place] for place in order], spread**power)
 
     def draw(self, labels: Tensor, generator: torch.Generator, *, test: bool) -> Tensor:
-        """Draw examples: a third of each class is for tests only."""
+        """Draw examples with replacement; a third of each class is for tests only."""
         places = torch.empty_like(labels)
         for label, own in enumerate(self.members):
             here = labels == label
@@ -117,21 +100,10 @@ def _halves(own: Tensor, score: Tensor) -> list[Tensor]:
 def random_views(
     pixels: Tensor, count: int, width: int, generator: torch.Generator
 ) -> list[Tensor]:
-    """See images in several ways, each on its principal axes: `[images, ≤ width]` each.
+    """Return random views of images, each on its principal axes: `[images, ≤ width]` each.
 
-    The first view is of the pixels themselves, the others are of random rectified features of
-    patches and of all pixels: no two have the same geometry.
-
-    Parameters
-    ----------
-    pixels : Tensor
-        Square images between 0 and 1, `[images, pixels]`.
-    count : int
-        The number of views.
-    width : int
-        How many principal axes to keep.
-    generator : torch.Generator
-        Draws the views.
+    The first view is of the pixels, the others are of random rectified features of patches. `pixels` are
+    square images between 0 and 1, `[images, pixels]`.
     """
     return [
         principal(pixels if number == 0 else _rectified(pixels, generator), width)
@@ -140,11 +112,11 @@ def random_views(
 
 
 def principal(x: Tensor, width: int) -> Tensor:
-    """Centre, turn onto the principal axes, and scale to a mean square of 1."""
+    """Centre, rotate onto the principal axes, and scale to a mean square of 1."""
     centred = x - x.mean(0)
     _, axes = torch.linalg.eigh(centred.T @ centred / len(x))
-    turned = centred @ axes.flip(1)[:, :width]
-    scaled: Tensor = turned / turned.square().mean().sqrt()
+    rotated = centred @ axes.flip(1)[:, :width]
+    scaled: Tensor = rotated / rotated.square().mean().sqrt()
     return scaled
 
 
@@ -167,28 +139,19 @@ def _some_classes(generator: torch.Generator, two_share: float) -> int:
 
 
 @dataclass(frozen=True)
-class BackboneCloud:
-    """Classes as clouds in a latent space, seen through a random rectified network.
-
-    Attributes
-    ----------
-    means : Tensor
-        The classes' centres, `[classes, latent]`.
-    spreads : Tensor
-        How far each class spreads along each latent direction, `[classes, latent]`.
-    freedom : float
-        Degrees of freedom of the Student-t tails; infinite for Gaussian ones.
-    layers : list of (Tensor, Tensor)
-        Weights and shifts of the network.
-    turn : Tensor
-        The axes on which its output is seen, `[width, features]`.
-    """
+class SyntheticPopulation:
+    """Classes as Student-t clouds in a latent space, seen through a random rectified network."""
 
     means: Tensor
+    """The classes' centres, `[classes, latent]`."""
     spreads: Tensor
+    """The spread of each class along each latent direction, `[classes, latent]`."""
     freedom: float
+    """Degrees of freedom of the tails; infinite for Gaussian ones."""
     layers: list[tuple[Tensor, Tensor]]
-    turn: Tensor
+    """Weights and shifts of the network."""
+    axes: Tensor
+    """The axes on which its output is seen, `[width, features]`."""
 
     @property
     def classes(self) -> int:
@@ -196,23 +159,27 @@ class BackboneCloud:
         return len(self.means)
 
     @staticmethod
-    def gaussian(generator: torch.Generator, two_share: float = 0.1) -> "BackboneCloud":
-        """Draw the plainest family: round Gaussian classes, as they are; a share has two of them."""
+    def gaussian(generator: torch.Generator, two_share: float = 0.1) -> "SyntheticPopulation":
+        """Draw round Gaussian classes; in a share `two_share` of the cases, two of them."""
         classes = _some_classes(generator, two_share)
-        features = min(round(log_uniform(4, 320, generator)), max(4, LARGEST_HEAD // classes))
-        # Means of two classes are about so many deviations apart.
+        features = min(
+            round(log_uniform(4, 320, generator)), max(4, MAX_HEAD_PARAMETERS // classes)
+        )
+        # The distance of the means of two classes, in standard deviations.
         distance = log_uniform(1.5, 10.0, generator)
         means = distance * torch.randn(classes, features, generator=generator)
         means = means / (2 * features) ** 0.5
         spreads = torch.ones(classes, features)
-        return BackboneCloud(means, spreads, math.inf, [], torch.eye(features))
+        return SyntheticPopulation(means, spreads, math.inf, [], torch.eye(features))
 
     @staticmethod
-    def random(generator: torch.Generator, two_share: float = 0.1) -> "BackboneCloud":
-        """Draw a family of classes, its difficulty included; a share has two of them."""
+    def random(generator: torch.Generator, two_share: float = 0.1) -> "SyntheticPopulation":
+        """Draw classes of random difficulty; in a share `two_share` of the cases, two of them."""
         classes = _some_classes(generator, two_share)
         latent = round(log_uniform(6, 80, generator))
-        features = min(round(log_uniform(4, 320, generator)), max(4, LARGEST_HEAD // classes))
+        features = min(
+            round(log_uniform(4, 320, generator)), max(4, MAX_HEAD_PARAMETERS // classes)
+        )
         groups = max(1, round(classes / log_uniform(1, 8, generator)))
         spectrum = (1 + torch.arange(latent)) ** -uniform(0, 1.0, generator)
         centres = torch.randn(groups, latent, generator=generator)
@@ -220,7 +187,7 @@ class BackboneCloud:
         mixture = uniform(0.0, 0.8, generator)
         own = torch.randn(classes, latent, generator=generator)
         means = (mixture**0.5 * centres[belongs] + (1 - mixture) ** 0.5 * own) * spectrum
-        # Neighbouring classes are about `separation` within-class deviations apart.
+        # The distance of neighbouring classes, in standard deviations within a class.
         separation = log_uniform(2.0, 10.0, generator)
         noise_power = uniform(0.0, 1.0, generator)
         shape = spectrum**noise_power
@@ -238,18 +205,18 @@ class BackboneCloud:
                 (weights, uniform(0, 1, generator) * torch.randn(width, generator=generator))
             )
             size = width
-        turn = torch.randn(size, features, generator=generator) / size**0.5
-        cloud = BackboneCloud(means, spreads, freedom, layers, torch.eye(size))
+        axes = torch.randn(size, features, generator=generator) / size**0.5
+        population = SyntheticPopulation(means, spreads, freedom, layers, torch.eye(size))
         if chance(0.5, generator) and features <= size:
-            sample = cloud.draw(
+            sample = population.draw(
                 torch.randint(classes, (1000,), generator=generator), generator, test=False
             )
             centred = sample - sample.mean(0)
-            turn = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :features]
-        return BackboneCloud(means, spreads, freedom, layers, turn)
+            axes = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :features]
+        return SyntheticPopulation(means, spreads, freedom, layers, axes)
 
     def draw(self, labels: Tensor, generator: torch.Generator, *, test: bool) -> Tensor:  # noqa: ARG002
-        """Draw examples: every one is new."""
+        """Draw new examples."""
         noise = torch.randn(len(labels), self.means.shape[1], generator=generator)
         if math.isfinite(self.freedom):
             # A chi-square by the normal approximation of Wilson and Hilferty.
@@ -260,4 +227,4 @@ class BackboneCloud:
         for weights, shift in self.layers:
             x = x @ weights
             x = (x / x.square().mean().sqrt().clamp(min=1e-6) + shift).relu()
-        return x @ self.turn
+        return x @ self.axes

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from random_data import seeded
 
 import fedsurf
-from fedsurf.pretrained.recipes.probabilities import (
-    AGENTS,
+from fedsurf.pretrained.config import ConfidenceConfig, WideConfig
+from fedsurf.pretrained.recipes.confidence_training import (
     FACTORS,
+    MAX_AGENTS,
     OTHER_LAYERS,
-    ConfidenceConfig,
-    Seen,
+    Observations,
     fit,
     interpolated,
-    learn_confidence,
     logarithms,
     losses_by_factor,
-    see,
-    write_seen,
+    observe,
+    train_confidence,
+    write_observations,
 )
-from fedsurf.pretrained.recipes.problems import WideConfig, WideProblems
+from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.transferable.confidence import INPUTS, LARGEST, MEASURED, Confidence
 
@@ -73,15 +73,17 @@ def test_between_factors_losses_are_on_a_line(logarithm):
 def test_a_problem_is_seen_the_same_each_time_and_as_what_its_heads_are():
     learner, problems = whole(), WideProblems(SMALL, 3)
     for number in range(6):
-        seen, again = (see(learner, problems, number) for _ in range(2))
+        seen, again = (observe(learner, problems, number) for _ in range(2))
         assert torch.equal(seen.known, again.known)
         assert torch.equal(seen.losses, again.losses)
         assert seen.known.shape == (len(seen.losses), INPUTS)
         assert seen.losses.shape[1] == FACTORS
-        assert 1 <= len(seen.losses) <= AGENTS * (1 + OTHER_LAYERS)
+        assert 1 <= len(seen.losses) <= MAX_AGENTS * (1 + OTHER_LAYERS)
         assert seen.losses.min() >= 0
         assert not seen.losses.requires_grad
-    assert not torch.equal(see(learner, problems, 0).losses, see(learner, problems, 1).losses)
+    assert not torch.equal(
+        observe(learner, problems, 0).losses, observe(learner, problems, 1).losses
+    )
 
 
 def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
@@ -89,7 +91,7 @@ def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
     known[:, 0], known[:, 1] = 0, 3  # agents tell nothing, and have few examples
     best = known[:, 5].clamp(-1, 1)
     losses = (logs - best[:, None]).square()
-    seen = [Seen(known[i : i + 4], losses[i : i + 4]) for i in range(0, 400, 4)]
+    seen = [Observations(known[i : i + 4], losses[i : i + 4]) for i in range(0, 400, 4)]
     config = ConfidenceConfig(steps=300, jitter=0.0)
     found = {}
     for jitter in (0.0, 1.0):
@@ -113,7 +115,7 @@ def test_what_agents_measured_is_not_jittered_and_all_else_is():
     known = torch.randn(50, INPUTS, generator=seeded(0))
     losses = logarithms().square().expand(50, -1)
     config = ConfidenceConfig(steps=40, jitter=0.5)
-    fit(Watched(4, seeded(1)), [Seen(known, losses)], config, seeded(2))
+    fit(Watched(4, seeded(1)), [Observations(known, losses)], config, seeded(2))
     added = torch.stack(seen) - known
     assert not added[:, :, :MEASURED].any()
     spread = added[:, :, MEASURED:].std((0, 1)) / known[:, MEASURED:].std(0)
@@ -123,8 +125,12 @@ def test_what_agents_measured_is_not_jittered_and_all_else_is():
 def test_every_problem_counts_the_same_and_losses_that_are_none_do_not():
     logs, known = logarithms(), torch.zeros(1, INPUTS)
     low, high = (logs + 0.5).abs()[None], (logs - 0.5).abs()[None]
-    lost = Seen(known, torch.full((1, FACTORS), torch.nan))
-    seen = [Seen(known.expand(9, -1), low.expand(9, -1)), Seen(known, 3 * high), lost]
+    lost = Observations(known, torch.full((1, FACTORS), torch.nan))
+    seen = [
+        Observations(known.expand(9, -1), low.expand(9, -1)),
+        Observations(known, 3 * high),
+        lost,
+    ]
     confidence = Confidence(4, seeded(1))
     fit(confidence, seen, ConfidenceConfig(steps=200, jitter=0.0), seeded(2))
     assert float(confidence(known).detach()) > 0.3  # a head of nine counts a ninth
@@ -141,7 +147,7 @@ def test_it_learns_in_place_and_nothing_else_changes():
         told.append((title, total))
         yield lambda: told.append(1)
 
-    learn_confidence(learner, problems, ConfidenceConfig(problems=5, steps=3), open_bar)
+    train_confidence(learner, problems, ConfidenceConfig(problems=5, steps=3), open_bar)
     assert told == [("learning confidence", 5), *[1] * 5]
     assert torch.equal(torch.get_rng_state(), state)
     for name, value in learner.named_parameters():
@@ -149,21 +155,23 @@ def test_it_learns_in_place_and_nothing_else_changes():
 
 
 def test_of_what_was_kept_no_more_is_used_than_asked_for(tmp_path):
-    learner, problems, file = whole(), WideProblems(SMALL, 3), tmp_path / "seen.safetensors"
-    write_seen(file, [see(learner, problems.with_rare_classes(0.3), number) for number in range(3)])
-    learn_confidence(learner, problems, ConfidenceConfig(problems=2, steps=3), kept=file)
+    learner, problems, file = whole(), WideProblems(SMALL, 3), tmp_path / "observations.safetensors"
+    write_observations(
+        file, [observe(learner, problems.with_rare_classes(0.3), number) for number in range(3)]
+    )
+    train_confidence(learner, problems, ConfidenceConfig(problems=2, steps=3), file=file)
     other = whole()
-    learn_confidence(other, problems, ConfidenceConfig(problems=2, steps=3))
+    train_confidence(other, problems, ConfidenceConfig(problems=2, steps=3))
     pairs = zip(learner.parameters(), other.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_it_learns_from_a_single_head_too():
     learner, problems = whole(), WideProblems(replace(SMALL, server_share=1.0), 3)
-    learn_confidence(learner, problems, ConfidenceConfig(problems=1, steps=2))
+    train_confidence(learner, problems, ConfidenceConfig(problems=1, steps=2))
     assert all(value.isfinite().all() for value in learner.confidence.parameters())
     confidence = Confidence(4, seeded(0))
-    seen = Seen(torch.zeros(1, INPUTS), logarithms().abs()[None])
+    seen = Observations(torch.zeros(1, INPUTS), logarithms().abs()[None])
     fit(confidence, [seen], ConfidenceConfig(steps=2), seeded(1))
     assert all(value.isfinite().all() for value in confidence.parameters())
 
@@ -187,7 +195,7 @@ def test_settings_that_cannot_be_are_refused_before_anything_is_seen(name, value
 
     config = replace(ConfidenceConfig(), **{name: value})
     with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}$"):
-        learn_confidence(whole(), WideProblems(SMALL, 3), config, never)
+        train_confidence(whole(), WideProblems(SMALL, 3), config, never)
 
 
 @pytest.mark.parametrize("name", ["problems", "steps"])
@@ -199,4 +207,4 @@ def test_counts_that_are_no_whole_numbers_are_refused(name):
 def test_an_optimizer_without_one_is_refused():
     learner = Transferable(TransferableConfig(), seeded(0))
     with pytest.raises(ValueError, match=r"^optimizer: got one without confidence"):
-        learn_confidence(learner, WideProblems(SMALL, 3), ConfidenceConfig(problems=1))
+        train_confidence(learner, WideProblems(SMALL, 3), ConfidenceConfig(problems=1))

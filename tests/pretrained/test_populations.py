@@ -6,10 +6,10 @@ import pytest
 import torch
 from random_data import seeded
 
-from fedsurf.pretrained.recipes.synthetic import (
-    LARGEST_HEAD,
-    BackboneCloud,
-    RealCloud,
+from fedsurf.pretrained.recipes.populations import (
+    MAX_HEAD_PARAMETERS,
+    RealPopulation,
+    SyntheticPopulation,
     chance,
     log_uniform,
     principal,
@@ -28,99 +28,102 @@ def view():
     return x, torch.arange(IMAGES) % CLASSES
 
 
-def images(cloud, drawn):
-    return set((drawn[:, 0] / cloud.weights[0] - 1).round().long().tolist())
+def images(population, drawn):
+    return set((drawn[:, 0] / population.weights[0] - 1).round().long().tolist())
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_training_and_test_examples_are_different_images_of_the_right_classes(view, seed):
     x, labels = view
-    cloud = RealCloud.of(x, labels, seeded(seed))
-    assert 2 <= cloud.classes <= 40
-    assert cloud.classes * cloud.x.shape[1] <= LARGEST_HEAD
-    wanted = torch.arange(cloud.classes).repeat(200)
+    population = RealPopulation.of(x, labels, seeded(seed))
+    assert 2 <= population.classes <= 40
+    assert population.classes * population.x.shape[1] <= MAX_HEAD_PARAMETERS
+    wanted = torch.arange(population.classes).repeat(200)
     random = seeded(seed + 1)
-    train = images(cloud, cloud.draw(wanted, random, test=False))
-    test = images(cloud, cloud.draw(wanted, random, test=True))
+    train = images(population, population.draw(wanted, random, test=False))
+    test = images(population, population.draw(wanted, random, test=True))
     assert not train & test
     assert train
     assert test
-    everything = torch.cat(cloud.members).tolist()
+    everything = torch.cat(population.members).tolist()
     assert len(everything) == len(set(everything))
     assert train | test <= set(everything)
-    for label in range(cloud.classes):
-        drawn = cloud.draw(torch.full((20,), label), random, test=False)
-        assert images(cloud, drawn) <= set(cloud.members[label].tolist())
+    for label in range(population.classes):
+        drawn = population.draw(torch.full((20,), label), random, test=False)
+        assert images(population, drawn) <= set(population.members[label].tolist())
         # A class is one of the real ones, or a part of one.
-        assert len(set(labels[cloud.members[label]].tolist())) == 1
+        assert len(set(labels[population.members[label]].tolist())) == 1
 
 
 def test_clouds_of_real_images_are_of_many_kinds(view):
-    clouds = [RealCloud.of(*view, seeded(seed)) for seed in range(60)]
-    widths = {cloud.x.shape[1] for cloud in clouds}
+    populations = [RealPopulation.of(*view, seeded(seed)) for seed in range(60)]
+    widths = {population.x.shape[1] for population in populations}
     assert min(widths) >= 8
     assert max(widths) <= 40
     assert len(widths) > 10
-    counts = [cloud.classes for cloud in clouds]
+    counts = [population.classes for population in populations]
     assert min(counts) < 10 < max(counts)
-    assert any((cloud.weights == 1).all() for cloud in clouds)
-    assert any((cloud.weights != 1).any() for cloud in clouds)
+    assert any((population.weights == 1).all() for population in populations)
+    assert any((population.weights != 1).any() for population in populations)
     assert any(
-        labels_in_order(view, cloud) != sorted(labels_in_order(view, cloud)) for cloud in clouds
+        labels_in_order(view, population) != sorted(labels_in_order(view, population))
+        for population in populations
     ), "classes are renamed"
 
 
-def labels_in_order(view, cloud):
-    return [int(view[1][own[0]]) for own in cloud.members]
+def labels_in_order(view, population):
+    return [int(view[1][own[0]]) for own in population.members]
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("kind", [BackboneCloud.random, BackboneCloud.gaussian])
+@pytest.mark.parametrize("kind", [SyntheticPopulation.random, SyntheticPopulation.gaussian])
 def test_imitated_features_are_finite_new_each_time_and_within_their_ranges(kind, seed):
-    cloud = kind(seeded(seed))
-    assert 2 <= cloud.classes <= 100
-    labels = torch.arange(cloud.classes).repeat(10)
+    population = kind(seeded(seed))
+    assert 2 <= population.classes <= 100
+    labels = torch.arange(population.classes).repeat(10)
     random = seeded(seed + 1)
-    x = cloud.draw(labels, random, test=False)
+    x = population.draw(labels, random, test=False)
     assert x.shape[0] == len(labels)
     assert 4 <= x.shape[1] <= 320
-    assert x.shape[1] * cloud.classes <= max(LARGEST_HEAD, 4 * cloud.classes)
+    assert x.shape[1] * population.classes <= max(MAX_HEAD_PARAMETERS, 4 * population.classes)
     assert x.isfinite().all()
     # Rectified units that are all off make some examples equal, but never most of them.
-    other = cloud.draw(labels, random, test=True)
+    other = population.draw(labels, random, test=True)
     assert (x != other).any(1).float().mean() > 0.5
     again = kind(seeded(seed))
     assert torch.equal(
-        again.draw(labels, seeded(3), test=True), cloud.draw(labels, seeded(3), test=True)
+        again.draw(labels, seeded(3), test=True), population.draw(labels, seeded(3), test=True)
     )
 
 
 def test_gaussian_classes_are_round_and_as_far_apart_as_drawn():
-    wide = [BackboneCloud.gaussian(seeded(seed)) for seed in range(200)]
-    for cloud in [cloud for cloud in wide if cloud.means.shape[1] * cloud.classes > 500][:5]:
-        x = cloud.draw(torch.zeros(4000, dtype=torch.int64), seeded(1), test=False)
-        torch.testing.assert_close(x.mean(0), cloud.means[0], rtol=0, atol=0.1)
+    wide = [SyntheticPopulation.gaussian(seeded(seed)) for seed in range(200)]
+    for population in [
+        population for population in wide if population.means.shape[1] * population.classes > 500
+    ][:5]:
+        x = population.draw(torch.zeros(4000, dtype=torch.int64), seeded(1), test=False)
+        torch.testing.assert_close(x.mean(0), population.means[0], rtol=0, atol=0.1)
         torch.testing.assert_close(x.T.cov(), torch.eye(x.shape[1]), rtol=0, atol=0.15)
-        assert 1 < float(torch.pdist(cloud.means).mean()) < 12
+        assert 1 < float(torch.pdist(population.means).mean()) < 12
 
 
 def test_imitated_features_are_of_many_kinds():
-    clouds = [BackboneCloud.random(seeded(seed)) for seed in range(100)]
-    assert {len(cloud.layers) for cloud in clouds} == {0, 1, 2}
-    assert {math.isfinite(cloud.freedom) for cloud in clouds} == {True, False}
-    assert min(cloud.classes for cloud in clouds) <= 3
-    assert max(cloud.classes for cloud in clouds) >= 40
+    populations = [SyntheticPopulation.random(seeded(seed)) for seed in range(100)]
+    assert {len(population.layers) for population in populations} == {0, 1, 2}
+    assert {math.isfinite(population.freedom) for population in populations} == {True, False}
+    assert min(population.classes for population in populations) <= 3
+    assert max(population.classes for population in populations) >= 40
 
 
 def test_classes_that_are_far_apart_are_told_apart_and_others_are_not():
     """From almost separable to almost hopeless, by the nearest mean of the class."""
     scores = []
     for seed in range(20):
-        cloud = BackboneCloud.random(seeded(seed))
-        labels = torch.arange(cloud.classes).repeat(40)
+        population = SyntheticPopulation.random(seeded(seed))
+        labels = torch.arange(population.classes).repeat(40)
         random = seeded(100)
-        train, test = (cloud.draw(labels, random, test=part) for part in (False, True))
-        means = torch.stack([train[labels == c].mean(0) for c in range(cloud.classes)])
+        train, test = (population.draw(labels, random, test=part) for part in (False, True))
+        means = torch.stack([train[labels == c].mean(0) for c in range(population.classes)])
         scores.append(float((torch.cdist(test, means).argmin(1) == labels).float().mean()))
     assert max(scores) > 0.95
     assert min(scores) < 0.5

@@ -1,0 +1,182 @@
+"""Training of an optimizer's confidence, after meta-training.
+
+The optimizer solves problems of the distribution of its meta-training. After some of its layers, the
+losses of some agents' heads on all test examples are computed for many factors of their logits.
+`Confidence` then learns to choose, from what these agents know, factors with small losses.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedsurf.common.files import FileError, read_all_tensors
+from fedsurf.common.progress import OpenBar, silent
+from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.writing import write_tensors
+from fedsurf.models import cross_entropy
+from fedsurf.pretrained.config import ConfidenceConfig
+from fedsurf.pretrained.recipes.wide_problems import WideProblems
+from fedsurf.unrolled.transferable.confidence import LARGEST, MEASURED, Confidence
+from fedsurf.unrolled.transferable.local_fit import by_feature
+from fedsurf.unrolled.transferable.optimizer import Transferable
+from fedsurf.unrolled.transferable.summaries import loss_of_guessing
+from fedsurf.unrolled.transferable.transferable_algorithm import TransferableAlgorithm
+
+FACTORS = 41
+"""Number of factors for which losses are computed."""
+OTHER_LAYERS = 2
+"""Number of layers of a run after which heads are observed, in addition to the last one."""
+MAX_AGENTS = 4
+"""Number of agents whose heads are observed."""
+SAVE_INTERVAL = 100
+"""Number of problems after which observations are written to the file."""
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Observed heads of a problem."""
+
+    known: Tensor
+    """What their agents know, `[heads, INPUTS]`."""
+    losses: Tensor
+    """Their losses relative to guessing, for each factor of their logits, `[heads, FACTORS]`."""
+
+
+def train_confidence(
+    optimizer: Transferable,
+    problems: WideProblems,
+    config: ConfidenceConfig,
+    open_bar: OpenBar = silent,
+    file: Path | None = None,
+) -> None:
+    """Train the confidence of an optimizer in place; its other parameters stay the same.
+
+    Parameters
+    ----------
+    optimizer : Transferable
+        An optimizer with a `confidence` that is not trained yet.
+    problems : WideProblems
+        The distribution of problems.
+    config : ConfidenceConfig
+        The settings.
+    open_bar : OpenBar
+        Opens a progress bar with a title and a total.
+    file : Path or None
+        Keeps observations, so that an interrupted call with the same arguments continues from there, to
+        the same bits.
+    """
+    if optimizer.confidence is None:
+        raise ValueError("optimizer: got one without confidence, but it must have one to train")
+    config.check()
+    problems = problems.with_rare_classes(config.rare_share)
+    found = read_observations(file)[: config.problems] if file and file.exists() else []
+    with open_bar("learning confidence", config.problems) as advance:
+        for _ in found:
+            advance()
+        for number in range(len(found), config.problems):
+            found.append(observe(optimizer, problems, number))
+            if file is not None and len(found) % SAVE_INTERVAL == 0:
+                write_observations(file, found)
+            advance()
+    fit(optimizer.confidence, found, config, seeded(problems.seed, "jitter"))
+
+
+@torch.no_grad()
+def observe(optimizer: Transferable, problems: WideProblems, number: int) -> Observations:
+    """Solve a problem, and return observations of its heads."""
+    random = seeded(problems.seed, "confidence", number)
+    problem = problems.draw(random)
+    task, network = problem.task, problem.network
+    algorithm = cast(TransferableAlgorithm, problem.algorithm(optimizer))
+    algorithm = replace(algorithm, ease_rare=True)  # as for probabilities
+    others = torch.randint(1, algorithm.steps + 1, (OTHER_LAYERS,), generator=random)
+    layers = {algorithm.steps, *others.tolist()}
+    pool = task.test.pooled()
+    known, losses = [], []
+    state = algorithm.init(task, network, random)
+    for layer in range(1, algorithm.steps + 1):
+        state = algorithm.step(state, task, network, random)
+        if layer in layers:
+            rows = algorithm.known(state, network)
+            chosen = torch.randperm(len(rows), generator=random)[:MAX_AGENTS]
+            heads = by_feature(state.head[chosen], task.features)
+            logits = algorithm.model.logits(heads, pool.x)
+            known.append(rows[chosen])
+            losses.append(losses_by_factor(logits, pool.y))
+    return Observations(torch.cat(known), torch.cat(losses) / loss_of_guessing(task.classes))
+
+
+def write_observations(file: Path, found: list[Observations]) -> None:
+    """Write the observations of the first problems."""
+    tensors = {
+        "known": torch.cat([one.known for one in found]),
+        "losses": torch.cat([one.losses for one in found]),
+        "heads": torch.tensor([len(one.losses) for one in found]),
+    }
+    write_tensors(file, tensors, {})
+
+
+def read_observations(file: Path) -> list[Observations]:
+    """Read the observations that `write_observations` wrote, those of each problem."""
+    stored = read_all_tensors(file)
+    try:
+        heads = stored["heads"].tolist()
+        known, losses = (torch.split(stored[name], heads) for name in ("known", "losses"))
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise FileError(f"{file}: damaged, it does not hold observations ({error})") from error
+    return [Observations(*one) for one in zip(known, losses, strict=True)]
+
+
+def fit(
+    confidence: Confidence,
+    found: list[Observations],
+    config: ConfidenceConfig,
+    generator: torch.Generator,
+) -> None:
+    """Fit a confidence to observations; every problem has the same weight."""
+    known = torch.cat([one.known for one in found])
+    losses = torch.cat([one.losses for one in found])
+    weight = torch.cat([torch.full_like(one.losses[:, 0], 1 / len(one.losses)) for one in found])
+    finite = losses.isfinite().all(1)
+    known, losses, weight = known[finite], losses[finite], weight[finite] / len(found)
+    spread = torch.zeros_like(known[0])
+    if len(known) > 1:
+        spread = config.jitter * known.std(0)
+        spread[:MEASURED] = 0
+    adam = torch.optim.AdamW(
+        confidence.parameters(), config.learning_rate, weight_decay=config.weight_decay
+    )
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(adam, config.steps)
+    for _ in range(config.steps):
+        near = torch.addcmul(known, spread, torch.randn(known.shape, generator=generator))
+        loss = (weight * interpolated(losses, confidence(near)[:, 0])).sum()
+        adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        adam.step()
+        falling.step()
+
+
+def logarithms() -> Tensor:
+    """Return the logarithms of the factors, `[FACTORS]`."""
+    return torch.linspace(-LARGEST, LARGEST, FACTORS)
+
+
+def losses_by_factor(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of heads for each factor of their logits, `[heads, FACTORS]`.
+
+    `logits` are `[heads, examples, classes]`, `labels` `[1, examples]`.
+    """
+    labels = labels.expand(len(logits), -1)
+    factors = logarithms().exp()
+    return torch.stack([cross_entropy(logits * one, labels).mean(1) for one in factors], 1)
+
+
+def interpolated(losses: Tensor, logarithm: Tensor) -> Tensor:
+    """Return the losses at factors between those of `losses[heads, FACTORS]`, `[heads]`."""
+    place = (logarithm + LARGEST) * ((FACTORS - 1) / (2 * LARGEST))
+    below = place.detach().floor().long().clamp(0, FACTORS - 2)[:, None]
+    left, right = losses.gather(1, below), losses.gather(1, below + 1)
+    return torch.lerp(left, right, place[:, None] - below)[:, 0]

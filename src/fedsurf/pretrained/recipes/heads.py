@@ -1,0 +1,101 @@
+"""The recipe of the pretrained optimizer of softmax heads, from nothing to its weights.
+
+SURF meta-trains everything that decides what heads predict. Then, with that fixed, the optimizer's
+confidence is trained (`confidence_training`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from fedsurf.common.configuration import to_dict
+from fedsurf.common.progress import OpenBar, silent
+from fedsurf.common.randomness import generator
+from fedsurf.common.writing import lock_folder, write_tensors
+from fedsurf.pretrained.config import WEIGHTS_FILE, PretrainConfig
+from fedsurf.pretrained.loading import load
+from fedsurf.pretrained.recipes.confidence_training import train_confidence
+from fedsurf.pretrained.recipes.wide_problems import WideProblems
+from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.surf.loop import Observer, meta_train, open_run
+from fedsurf.surf.training import MetaTraining
+from fedsurf.unrolled.transferable.optimizer import Transferable
+
+Optimizer = TypeVar("Optimizer", bound=nn.Module)
+
+OBSERVATIONS_FILE = "observations.safetensors"
+"""Observations from which confidence is trained; removed when a run is finished."""
+
+
+def pretrain(
+    config: PretrainConfig,
+    path: Path,
+    *,
+    resume: bool = False,
+    observers: Sequence[Observer] = (),
+    open_bar: OpenBar = silent,
+) -> tuple[Transferable, dict[str, Any]]:
+    """Meta-train an optimizer of softmax heads; return it with the metadata of its validation.
+
+    Parameters
+    ----------
+    config : PretrainConfig
+        The recipe.
+    path : Path
+        The run's folder, new unless resuming. In the end it holds `optimizer.safetensors`.
+    resume : bool
+        Continue from the newest state in the folder, to the same bits as without interruption.
+    observers : sequence of Observer
+        Get the progress of meta-training.
+    open_bar : OpenBar
+        Opens a progress bar with a title and a total, for the training of confidence.
+    """
+    config.optimizer.check()
+    config.confidence.check()
+    shape = replace(config.optimizer, confidence_width=0)
+    optimizer = Transferable(shape, generator(config.seed, "parameters"))
+    problems = WideProblems(config.problems, config.seed)
+    training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
+    observations = path / OBSERVATIONS_FILE
+
+    def with_confidence() -> Transferable:
+        if not config.optimizer.confidence_width:
+            return optimizer
+        if (path / WEIGHTS_FILE).is_file():  # the run is finished
+            return load(path / WEIGHTS_FILE)
+        whole = Transferable(config.optimizer, generator(config.seed, "parameters"))
+        whole.graph, whole.server = optimizer.graph, optimizer.server
+        train_confidence(whole, problems, config.confidence, open_bar, observations)
+        return whole
+
+    result = train_into(path, training, config, with_confidence, resume=resume, observers=observers)
+    observations.unlink(missing_ok=True)
+    return result
+
+
+def train_into(
+    path: Path,
+    training: MetaTraining,
+    recipe: Any,
+    finish: Callable[[], Optimizer],
+    *,
+    resume: bool,
+    observers: Sequence[Observer],
+) -> tuple[Optimizer, dict[str, Any]]:
+    """Meta-train into a folder that ends with the weights of the optimizer that `finish` returns."""
+    stored = to_dict(recipe)
+    with lock_folder(path):
+        folder = RunFolder(path)
+        open_run(folder, recipe, resume=resume)
+        best = meta_train(training, folder, stored, observers)
+        optimizer = finish()
+        card = {
+            "optimizer": stored["optimizer"],
+            "recipe": stored,
+            "validation": best["validation"],
+        }
+        write_tensors(path / WEIGHTS_FILE, dict(optimizer.named_parameters()), card)
+    return optimizer, best
