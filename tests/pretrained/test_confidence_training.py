@@ -1,4 +1,4 @@
-"""Learning how sure heads should be: what is seen, what is learned from it, and that nothing else changes."""
+"""Training of confidence: observations, the fit, and that nothing else changes."""
 
 import math
 from contextlib import contextmanager
@@ -70,7 +70,7 @@ def test_between_factors_losses_are_on_a_line(logarithm):
         assert float(at.grad) == pytest.approx((right - left) / step, abs=1e-9)
 
 
-def test_a_problem_is_seen_the_same_each_time_and_as_what_its_heads_are():
+def test_observations_of_a_problem_are_the_same_each_time():
     learner, problems = whole(), WideProblems(SMALL, 3)
     for number in range(6):
         seen, again = (observe(learner, problems, number) for _ in range(2))
@@ -86,7 +86,7 @@ def test_a_problem_is_seen_the_same_each_time_and_as_what_its_heads_are():
     )
 
 
-def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
+def test_confidence_lowers_the_losses_and_jitter_makes_it_smoother():
     logs, known = logarithms(), torch.randn(400, INPUTS, generator=seeded(0))
     known[:, 0], known[:, 1] = 0, 3  # agents tell nothing, and have few examples
     best = known[:, 5].clamp(-1, 1)
@@ -104,7 +104,7 @@ def test_it_learns_what_lowers_the_losses_and_trusts_no_small_difference():
     assert found[1.0].std() < 0.8 * found[0.0].std()
 
 
-def test_what_agents_measured_is_not_jittered_and_all_else_is():
+def test_jitter_is_added_to_all_inputs_that_agents_did_not_measure():
     seen = []
 
     class Watched(Confidence):
@@ -122,7 +122,7 @@ def test_what_agents_measured_is_not_jittered_and_all_else_is():
     assert spread.tolist() == pytest.approx([0.5] * (INPUTS - MEASURED), rel=0.1)
 
 
-def test_every_problem_counts_the_same_and_losses_that_are_none_do_not():
+def test_every_problem_has_the_same_weight_and_infinite_losses_have_none():
     logs, known = logarithms(), torch.zeros(1, INPUTS)
     low, high = (logs + 0.5).abs()[None], (logs - 0.5).abs()[None]
     lost = Observations(known, torch.full((1, FACTORS), torch.nan))
@@ -136,7 +136,7 @@ def test_every_problem_counts_the_same_and_losses_that_are_none_do_not():
     assert float(confidence(known).detach()) > 0.3  # a head of nine counts a ninth
 
 
-def test_it_learns_in_place_and_nothing_else_changes():
+def test_only_confidence_is_trained():
     learner, problems = whole(), WideProblems(SMALL, 3)
     before = {name: value.clone() for name, value in learner.named_parameters()}
     state = torch.get_rng_state()
@@ -154,7 +154,7 @@ def test_it_learns_in_place_and_nothing_else_changes():
         assert torch.equal(value, before[name]) != name.startswith("confidence.")
 
 
-def test_of_what_was_kept_no_more_is_used_than_asked_for(tmp_path):
+def test_no_more_stored_observations_are_used_than_configured(tmp_path):
     learner, problems, file = whole(), WideProblems(SMALL, 3), tmp_path / "observations.safetensors"
     write_observations(
         file, [observe(learner, problems.with_rare_classes(0.3), number) for number in range(3)]
@@ -166,7 +166,7 @@ def test_of_what_was_kept_no_more_is_used_than_asked_for(tmp_path):
     assert all(torch.equal(*pair) for pair in pairs)
 
 
-def test_it_learns_from_a_single_head_too():
+def test_a_single_head_is_enough_to_train():
     learner, problems = whole(), WideProblems(replace(SMALL, server_share=1.0), 3)
     train_confidence(learner, problems, ConfidenceConfig(problems=1, steps=2))
     assert all(value.isfinite().all() for value in learner.confidence.parameters())
@@ -177,34 +177,26 @@ def test_it_learns_from_a_single_head_too():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "wanted"),
+    ("name", "value"),
     [
-        ("problems", 0, "at least 1"),
-        ("steps", 0, "at least 1"),
-        ("rare_share", 1.1, "between 0 and 1"),
-        ("learning_rate", 0.0, "positive and finite"),
-        ("learning_rate", math.nan, "positive and finite"),
-        ("weight_decay", -1.0, "at least 0 and finite"),
-        ("weight_decay", math.inf, "at least 0 and finite"),
-        ("jitter", math.nan, "at least 0 and finite"),
+        ("problems", 0),
+        ("steps", 0),
+        ("rare_share", 1.1),
+        ("learning_rate", 0.0),
+        ("weight_decay", math.inf),
+        ("jitter", math.nan),
     ],
 )
-def test_settings_that_cannot_be_are_refused_before_anything_is_seen(name, value, wanted):
+def test_invalid_settings_are_refused_before_any_problem(name, value):
     def never(_title, _total):
         raise AssertionError
 
     config = replace(ConfidenceConfig(), **{name: value})
-    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}$"):
+    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be"):
         train_confidence(whole(), WideProblems(SMALL, 3), config, never)
 
 
-@pytest.mark.parametrize("name", ["problems", "steps"])
-def test_counts_that_are_no_whole_numbers_are_refused(name):
-    with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):
-        replace(ConfidenceConfig(), **{name: 2.5}).check()
-
-
-def test_an_optimizer_without_one_is_refused():
+def test_an_optimizer_without_confidence_is_refused():
     learner = Transferable(TransferableConfig(), seeded(0))
     with pytest.raises(ValueError, match=r"^optimizer: got one without confidence"):
         train_confidence(learner, WideProblems(SMALL, 3), ConfidenceConfig(problems=1))
