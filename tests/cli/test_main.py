@@ -155,10 +155,10 @@ def test_ablation_shows_both_optimizers(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == both
 
 
-def test_data_list_tells_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_list_shows_which_sources_are_ready(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["data", "list", "--json"]) == 0
     entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
-    assert entries["digits"]["status"] == "inside the package"
+    assert entries["digits"]["status"] == "included"
     assert run(["data", "list"]) == 0
     assert "cifar10" in capsys.readouterr().out
 

@@ -24,7 +24,7 @@ from fedsurf.common.data_files import array_names, column_names, read_arrays, re
 from fedsurf.common.files import FileError, read_all_tensors, read_json, read_metadata
 from fedsurf.common.writing import write_json, write_tensors
 from fedsurf.estimator.saved import SavedClassifier
-from fedsurf.tasks.sources.arrays import read_npz
+from fedsurf.tasks.sources.formats import read_npz
 from fedsurf.unrolled import Transferable, TransferableConfig
 
 

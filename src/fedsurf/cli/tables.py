@@ -11,7 +11,6 @@ from fedsurf.common.text import counted
 from fedsurf.evaluation.evaluate import Comparison
 from fedsurf.evaluation.scores import SHARES, Score
 from fedsurf.evaluation.tuning import Tuned
-from fedsurf.tasks.sources import Entry
 
 LARGE = 1e6
 """From here on, a loss is on its way to divergence, and not all of its digits are shown."""
@@ -182,16 +181,6 @@ def _number(value: Tensor, style: str) -> str:
 
 def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def sources_table(entries: Sequence[Entry]) -> Table:
-    """Show which data there is."""
-    table = Table(box=box.SIMPLE_HEAD, title="Data sources")
-    for heading in ("name", "what it is", "examples", "licence", "status"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
-    for entry in entries:
-        table.add_row(entry.name, entry.about, entry.examples, entry.licence, entry.status)
-    return table
 
 
 def _percent(values: Tensor) -> str:

@@ -23,7 +23,7 @@ from fedsurf.estimator.columns import (
     spelled_as,
 )
 from fedsurf.tasks.dataset import split
-from fedsurf.tasks.sources.arrays import PARTS, WHOLE
+from fedsurf.tasks.sources.formats import NPZ_PARTS, NPZ_WHOLE
 
 LABELS = ("label", "y", "target")
 """What a label column may be called to be found; otherwise it is the last column."""
@@ -203,12 +203,12 @@ def _from_columns(
 
 def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
     arrays = _arrays(path, agent)
-    conventions: tuple[tuple[str, ...], ...] = (PARTS, WHOLE)
+    conventions: tuple[tuple[str, ...], ...] = (NPZ_PARTS, NPZ_WHOLE)
     names = next((keys for keys in conventions if set(keys) <= set(arrays)), None)
     if names is None:
         raise ValueError(
-            f"{path}: got the arrays {listed(arrays)}, but it must hold {', '.join(PARTS)}, "
-            f"or {' and '.join(WHOLE)}"
+            f"{path}: got the arrays {listed(arrays)}, but it must hold {', '.join(NPZ_PARTS)}, "
+            f"or {' and '.join(NPZ_WHOLE)}"
         )
     if agent is not None and agent not in arrays:
         raise ValueError(f"agent: got {agent!r}, but {path} has the arrays {listed(arrays)}")
@@ -223,7 +223,7 @@ def _from_arrays(path: Path, agent: str | None, test_share: float) -> Labelled:
     x = _matrix(path, names[0], arrays[names[0]])
     y = _vector(path, names[1], arrays[names[1]], len(x))
     ids = None if agent is None else _vector(path, agent, arrays[agent], len(x))
-    if names == WHOLE:
+    if names == NPZ_WHOLE:
         return _divided(x, y, ids, test_share, None, None, agent)
     test_x = _matrix(path, names[2], arrays[names[2]])
     test_y = _vector(path, names[3], arrays[names[3]], len(test_x))
@@ -275,7 +275,7 @@ def _stack(path: Path, columns: Mapping[str, Array]) -> Array:
 
 
 def _arrays(path: Path, agent: str | None = None) -> dict[str, Array]:
-    wanted = {*PARTS, *WHOLE, *AGENTS, agent}
+    wanted = {*NPZ_PARTS, *NPZ_WHOLE, *AGENTS, agent}
     return read_arrays(path, [name for name in array_names(path) if name in wanted])
 
 

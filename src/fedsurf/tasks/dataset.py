@@ -71,7 +71,7 @@ class Dataset:
         name: str = "arrays",
         classes: int | None = None,
         test_fraction: float = TEST_FRACTION,
-        called: tuple[str, str] = ("train_x", "train_y"),
+        argument_names: tuple[str, str] = ("train_x", "train_y"),
     ) -> "Dataset":
         """Make a dataset of arrays or tensors of any integer or floating type.
 
@@ -90,13 +90,13 @@ class Dataset:
             The number of classes; by default the largest label and one.
         test_fraction : float
             The share of each class that becomes the test part where none is given.
-        called : (str, str)
-            What errors call the training examples and their labels.
+        argument_names : (str, str)
+            The names of the training examples and their labels in errors.
         """
         if (test_x is None) != (test_y is None):
             given, lacking = ("test_y", "test_x") if test_x is None else ("test_x", "test_y")
             raise ValueError(f"{lacking}: got none, but it must be given together with {given}")
-        x_name, y_name = called
+        x_name, y_name = argument_names
         x, y = _examples(x_name, train_x), _labels(y_name, train_y)
         whole = test_x is None or test_y is None
         if whole and len(x) != len(y):

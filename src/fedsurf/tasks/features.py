@@ -23,8 +23,8 @@ from fedsurf.tasks import sources
 from fedsurf.tasks.backbones import Backbone, Pixels, backbone
 from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.dataset import Array, Dataset, checksum
-from fedsurf.tasks.home import home
 from fedsurf.tasks.projection import Projection
+from fedsurf.tasks.sources import home
 
 logger = logging.getLogger(__name__)
 

