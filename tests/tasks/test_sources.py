@@ -151,7 +151,11 @@ def test_mnist_5k_is_divided_by_class(tmp_path):
     np.testing.assert_array_equal(dataset.train_x[0].ravel(), rows[0, :-1])
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"1,2,3\n"), gzip.compress(b"1\n" * 99)[:-12]])
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(b"1,2,3\n"), gzip.compress(b"1\n" * 99)[:-12]],
+    ids=["short rows", "truncated"],
+)
 def test_a_damaged_mnist_5k_is_named(tmp_path, content):
     (tmp_path / formats.MNIST_5K_FILE).write_bytes(content)
     with pytest.raises(FileError, match=r"mnist_5k\.csv\.gz: truncated, damaged or not a gzipped"):
@@ -424,6 +428,7 @@ def test_only_the_named_regular_members_of_an_archive_are_extracted(serve, home,
         ("text.gz", b"not gzipped"),
         ("short.gz", gzip.compress(bytes(range(256)))[:-30]),
     ],
+    ids=["link to itself", "other file", "short tar", "text", "short gzip"],
 )
 def test_odd_archives_raise_an_error_of_one_line_and_leave_nothing(serve, tmp_path, name, content):
     with pytest.raises(FetchError) as raised:
