@@ -358,3 +358,20 @@ def test_a_frozen_parameter_is_refused_since_it_would_be_trained():
     module = nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.Linear(3, 2))
     with pytest.raises(ValueError, match=r"^module: got the frozen parameter 0\.weight"):
         ModuleModel(module)
+
+
+def test_a_representation_is_the_flat_input_of_the_output_layer():
+    head, x = SoftmaxHead(3, 3), weights(1, 2, 15).reshape(2, 5, 3)
+    assert head.representation(weights(0, 2, 12), x) is x
+    perceptron = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    rows = weights(0, 2, 31)
+    found = ModuleModel(perceptron).representation(rows, x)
+    assert not any(part._forward_pre_hooks for part in perceptron.modules())
+    for agent in range(2):
+        nn.utils.vector_to_parameters(rows[agent], perceptron.parameters())
+        torch.testing.assert_close(found[agent], perceptron[:2](x[agent]).detach())
+    convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    model = ModuleModel(convolution.double())
+    images = weights(2, 2, 80).reshape(2, 5, 1, 4, 4)
+    found = model.representation(weights(3, 2, model.parameters), images)
+    assert found.shape == (2, 5, 8)

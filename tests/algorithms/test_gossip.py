@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from random_data import seeded
 from random_data import weights as draw_weights
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.class_means import ClassMeans
 from fedsurf.algorithms.gossip import averaging_step, begin_averaging
-from fedsurf.models import SoftmaxHead
 from fedsurf.network import FaultConfig, GraphConfig, Network, StarNetwork, make_graph, with_faults
 from fedsurf.network.operators import NOTHING_LOST
 
@@ -109,19 +106,6 @@ def test_a_complete_graph_averages_in_one_round_and_an_agent_alone_has_its_own()
     assert all(torch.equal(found, values[:1]) for found in alone)
 
 
-def test_permuting_agents_permutes_the_estimates():
-    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), 8, seeded(2))
-    order = torch.randperm(8, generator=seeded(3))
-    moved = nx.Graph()
-    moved.add_nodes_from(range(8))
-    place = order.argsort().tolist()
-    moved.add_edges_from((place[a], place[b]) for a, b in graph.edges)
-    values = draw_weights(4, 8, 3)
-    plain = averaged(values, Network(graph, "metropolis"), 6, accelerated=True)[-1]
-    permuted = averaged(values[order], Network(moved, "metropolis"), 6, accelerated=True)[-1]
-    torch.testing.assert_close(permuted, plain[order])
-
-
 def test_only_an_operator_that_averages_is_accepted():
     path, ring = nx.path_graph(4), nx.cycle_graph(4)
     values = draw_weights(5, 4, 2)
@@ -213,10 +197,3 @@ def test_an_agent_solves_in_the_first_round_and_while_its_estimate_moves():
     assert solved[:4] == [4, 2, 3, 4]  # the news of agent 3 travel one link a round
     assert len(solved) < 290
     torch.testing.assert_close(state.weights, torch.full((4, 1), 2.0, dtype=torch.float64))
-
-
-def test_another_methods_state_is_refused():
-    state = State(torch.zeros(4, 12))
-    network = Network(nx.cycle_graph(4), "metropolis")
-    with pytest.raises(TypeError, match=r"^state: got a State, .*AveragingState"):
-        ClassMeans(SoftmaxHead(3, 3)).step(state, None, network, seeded(0))

@@ -1,21 +1,19 @@
 """LDA from averaged moments against a loop and scikit-learn."""
 
-import naive
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 from random_data import examples as draw_examples
-from random_data import real_examples, seeded
+from random_data import seeded
 from random_data import task as draw_task
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from torch import nn
 
 from fedsurf.algorithms import lda
 from fedsurf.algorithms.lda import LDA, moments, split_moments
 from fedsurf.algorithms.ridge import Ridge
-from fedsurf.models import ModuleModel, SoftmaxHead
-from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
+from fedsurf.models import SoftmaxHead
+from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 
@@ -52,35 +50,6 @@ def test_over_a_graph_it_converges_to_the_lda_of_the_pooled_examples(accelerated
     torch.testing.assert_close(
         state.weights, pooled_lda(task, 0.1).expand(8, -1), rtol=1e-7, atol=1e-7
     )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_each_agents_solution_is_that_of_its_estimate(seed):
-    """After two rounds of plain gossip: a loop over agents, examples and features."""
-    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), 5, seeded(seed))
-    task = draw_task(seed, 5, train=30, masked=True)
-    shares = naive.mix(graph, np.eye(5).tolist(), "metropolis")
-    shares = naive.mix(graph, shares, "metropolis")
-    expected = []
-    for row in shares:
-        weighted = [
-            (share, np.array(x), y)
-            for share, own in zip(row, real_examples(task.train), strict=True)
-            for x, y in own
-        ]
-        total = sum(share for share, _, _ in weighted)
-        count = [sum(share for share, _, y in weighted if y == c) for c in range(3)]
-        mean = [sum(share * x for share, x, y in weighted if y == c) / count[c] for c in range(3)]
-        spread = sum(share * np.outer(x - mean[y], x - mean[y]) for share, x, y in weighted) / total
-        shrunk = 0.8 * spread + 0.2 * np.trace(spread) / 3 * np.eye(3)
-        columns = []
-        for c in range(3):
-            direction = np.linalg.solve(shrunk, mean[c])
-            columns.append([*direction, np.log(count[c] / total) - mean[c] @ direction / 2])
-        expected.append(np.array(columns).T.flatten())
-    network = Network(graph, "metropolis")
-    state = rounds(LDA(SoftmaxHead(3, 3), 0.2, accelerated=False), task, network, 2)
-    torch.testing.assert_close(state.weights, torch.tensor(np.array(expected)))
 
 
 def test_agents_in_groups_get_the_same(monkeypatch):
@@ -129,16 +98,6 @@ def test_where_all_examples_of_a_class_are_equal_the_weights_stay_finite():
     task = Task(*[Examples(x, torch.zeros(1, 4, dtype=torch.int64))] * 2, 2)
     network = Network(nx.empty_graph(1), "metropolis")
     assert rounds(LDA(SoftmaxHead(3, 2)), task, network, 2).weights.isfinite().all()
-
-
-@pytest.mark.parametrize("shrinkage", [0.0, -0.1, 1.1, float("nan")])
-def test_bad_arguments_are_refused(shrinkage):
-    with pytest.raises(ValueError, match=r"^shrinkage: got .* above 0 and at most 1"):
-        LDA(SoftmaxHead(3, 3), shrinkage)
-    with pytest.raises(TypeError, match=r"^model: got ModuleModel"):
-        LDA(ModuleModel(nn.Linear(3, 3)))
-    with pytest.raises(ValueError, match=r"^task: got 3 features"):
-        LDA(SoftmaxHead(2, 3)).init(draw_task(4), StarNetwork(4, None, seeded(0)), seeded(0))
 
 
 @pytest.mark.parametrize("method", [LDA, Ridge])

@@ -111,25 +111,6 @@ def test_one_class_alone_and_float32_are_no_trouble():
     assert SoftmaxHead(3, 3).accuracy(state.weights, task.test).tolist() == [1, 1, 1]
 
 
-def test_permuting_agents_permutes_the_result():
-    task, order = draw_task(11, 5, masked=True), torch.randperm(5, generator=seeded(0))
-    start, head = draw_weights(12, 5, 12), SoftmaxHead(3, 3)
-    torch.testing.assert_close(
-        local_optimum(head, start[order], task.train.of(order), 1e-2),
-        local_optimum(head, start, task.train, 1e-2)[order],
-    )
-
-
-def test_bad_arguments_are_refused():
-    for strength in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=r"^strength: got .* finite number above 0"):
-            LocalOnly(SoftmaxHead(3, 3), strength)
-    with pytest.raises(ValueError, match=r"^iterations: got 0, but it must be at least 1"):
-        LocalOnly(SoftmaxHead(3, 3), iterations=0)
-    with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
-        LocalOnly(SoftmaxHead(3, 3)).init(draw_task(0), Network(nx.cycle_graph(5)), seeded(0))
-
-
 def test_a_step_that_hardly_descends_is_halved():
     """The first step is as long as the slope, 1: nearly as far beyond the optimum as it began."""
     optimum = 0.5 - 1e-5

@@ -1,15 +1,12 @@
-"""MOON against a loop over agents, what represents an example, and where MOON is FedAvg."""
-
-import math
+"""MOON: its representations by autograd, and where MOON is FedAvg."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_data import examples as draw_examples
-from random_data import seeded, weights
+from random_data import seeded
 from random_data import task as draw_task
-from served import LeastSquares, calls, rounds
+from served import calls, rounds
 from torch import nn
 from torch.nn import functional
 
@@ -17,8 +14,6 @@ from fedsurf.algorithms.fedavg import FedAvg
 from fedsurf.algorithms.moon import MOON
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
 
 
 def perceptron():
@@ -26,20 +21,13 @@ def perceptron():
 
 
 def filled(module, row):
-    """Write flat weights into a module of its own."""
+    """Write flat weights into a module."""
     nn.utils.vector_to_parameters(row.clone(), module.parameters())
     return module
 
 
-def naive_contrast(z, z_server, z_previous, temperature):
-    """One example's term, from the paper's formula."""
-    near = math.exp(float(z @ z_server / (z.norm() * z_server.norm())) / temperature)
-    far = math.exp(float(z @ z_previous / (z.norm() * z_previous.norm())) / temperature)
-    return -math.log(near / (near + far))
-
-
 def hidden(module, x):
-    """What a perceptron's hidden layer makes of one example."""
+    """The output of a perceptron's hidden layer."""
     return module[1](module[0](x))
 
 
@@ -68,7 +56,7 @@ def naive_training(own, server, previous, x, y, *, steps, step_size, mu, tempera
 
 @settings(max_examples=8)
 @given(agents=st.integers(1, 4), seed=st.integers(0, 1000), masked=st.booleans(), data=st.data())
-def test_moon_equals_a_loop_over_the_called_agents(agents, seed, masked, data):
+def test_on_hidden_features_moon_equals_a_loop_over_the_called_agents(agents, seed, masked, data):
     reporting = data.draw(st.integers(1, agents))
     task, network = (
         draw_task(seed, agents, masked=masked),
@@ -109,11 +97,6 @@ def ends(methods, task, reporting=3, count=5):
 def test_on_frozen_features_moon_is_fedavg_bit_for_bit():
     task, head = draw_task(1, agents=6, train=12), SoftmaxHead(3, 3)
     assert torch.equal(*ends([MOON(head, 4, 0.5, 5, mu=10.0), FedAvg(head, 4, 0.5, 5)], task))
-
-
-def test_a_module_of_one_linear_layer_is_a_head_on_frozen_features_too():
-    task, linear = draw_task(1, agents=6, train=12), ModuleModel(nn.Linear(3, 3))
-    assert torch.equal(*ends([MOON(linear, 4, 0.5, 5, mu=10.0), FedAvg(linear, 4, 0.5, 5)], task))
 
 
 @pytest.mark.parametrize("representation", ["features", "logits"])
@@ -157,51 +140,11 @@ def test_the_term_keeps_representations_nearer_to_the_servers():
     assert near[1] > near[0] + 1e-4
 
 
-def test_logits_of_a_head_follow_the_formula():
-    part, head = draw_examples(3, agents=2, size=3), SoftmaxHead(3, 3)
-    task, network = Task(part, part, 3), StarNetwork(2, None, seeded(1))
-    moon = MOON(head, 1, 0.1, None, mu=2.0, temperature=0.7, representation="logits")
-    state = rounds(moon, task, network, 1)
-    before = state.weights[0]
-    after = moon.step(state, task, network, seeded(0)).previous
-
-    def loss(row, agent):
-        """The agent's whole loss with the paper's term."""
-        total = 0.0
-        scores = [
-            head.logits(flat[None], part.x[agent : agent + 1])[0]
-            for flat in (row, before, state.previous[agent])
-        ]
-        for z, z_server, z_previous, label in zip(*scores, part.y[agent], strict=True):
-            total += float(z.logsumexp(0) - z[label])
-            total += 2.0 * naive_contrast(z, z_server, z_previous, 0.7)
-        return total / 3
-
-    for agent in (0, 1):
-        for place in range(12):
-            step = torch.zeros(12).double()
-            step[place] = 1e-5
-            slope = (loss(before + step, agent) - loss(before - step, agent)) / 2e-5
-            assert abs(float(before[place] - after[agent, place]) - 0.1 * slope) < 1e-8
-
-
-def test_a_function_may_say_what_is_contrasted():
+def test_the_representation_may_be_a_function():
     task, head = draw_task(1, agents=6, train=12), SoftmaxHead(3, 3)
     given_function = MOON(head, 4, 0.5, 5, mu=5.0, representation=head.logits)
     named = MOON(head, 4, 0.5, 5, mu=5.0, representation="logits")
     assert torch.equal(*ends([given_function, named], task))
-
-
-def test_silent_agents_keep_their_previous_model():
-    task, head = draw_task(3, agents=8), SoftmaxHead(3, 3)
-    network = StarNetwork(8, 3, seeded(0))
-    moon = MOON(head, 4, 0.5, None, representation="logits")
-    state = moon.init(task, network, seeded(1))
-    assert torch.equal(state.previous, state.weights[1:])
-    for called in calls(8, 3, 0, 4):
-        before, state = state, moon.step(state, task, network, seeded(2))
-        moved = (state.previous != before.previous).any(1).nonzero().flatten().tolist()
-        assert moved == sorted(called)
 
 
 def test_a_hidden_layer_that_is_all_zero_gives_finite_steps():
@@ -216,61 +159,3 @@ def test_a_hidden_layer_that_is_all_zero_gives_finite_steps():
     begun = moon.init(task, network, seeded(0))
     blank = type(begun)(torch.zeros_like(begun.weights), previous=zero)
     assert moon.step(blank, task, network, seeded(0)).weights.isfinite().all()
-
-
-def test_a_module_is_represented_by_what_enters_its_output_layer():
-    module, rows, x = perceptron(), weights(0, 2, 31), weights(1, 2, 15).reshape(2, 5, 3)
-    found = ModuleModel(module).representation(rows, x)
-    for agent in range(2):
-        expected = hidden(filled(perceptron(), rows[agent]), x[agent])
-        torch.testing.assert_close(found[agent], expected.detach())
-
-
-def test_a_convolutional_representation_is_flat():
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
-    model = ModuleModel(module)
-    rows = torch.randn(2, model.parameters, generator=seeded(0))
-    x = torch.randn(2, 5, 1, 4, 4, generator=seeded(1))
-    assert model.representation(rows, x).shape == (2, 5, 8)
-    y = torch.randint(3, (2, 5), generator=seeded(2))
-    task = Task(Examples(x, y), Examples(x, y), 3)
-    moon = MOON(model, 2, 0.1, 2)
-    assert rounds(moon, task, StarNetwork(2, 1, seeded(0)), 3).weights.isfinite().all()
-
-
-def test_a_head_is_represented_by_the_features_themselves():
-    x = weights(1, 2, 15).reshape(2, 5, 3)
-    assert SoftmaxHead(3, 3).representation(weights(0, 2, 12), x) is x
-
-
-def test_no_hook_stays_in_the_module():
-    module = perceptron()
-    ModuleModel(module).representation(weights(0, 2, 31), weights(1, 2, 15).reshape(2, 5, 3))
-    assert not any(part._forward_pre_hooks for part in module.modules())
-
-
-def test_a_model_without_a_representation_says_so():
-    with pytest.raises(NotImplementedError, match=r"^LeastSquares does not define"):
-        LeastSquares().representation(weights(0, 2, 3), weights(1, 2, 4).reshape(2, 2, 2))
-
-
-def test_a_single_agent_is_held_back_by_its_own_past():
-    task, model = draw_task(1, agents=1, train=12), ModuleModel(perceptron())
-    state = rounds(MOON(model, 4, 0.3, None, mu=1.0), task, StarNetwork(1, None, seeded(0)), 3)
-    torch.testing.assert_close(state.previous[0], state.weights[0], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [("mu", -1.0), ("temperature", 0.0), ("representation", "pixels"), ("representation", None)],
-)
-def test_bad_arguments_are_named(argument, value):
-    with pytest.raises(ValueError, match=rf"^{argument}: got {value!r}, but it must be"):
-        MOON(SoftmaxHead(3, 3), **{argument: value})
-
-
-def test_another_methods_state_is_refused():
-    task, network, head = draw_task(0), StarNetwork(4, 2, seeded(0)), SoftmaxHead(3, 3)
-    state = FedAvg(head, batch_size=None).init(task, network, seeded(0))
-    with pytest.raises(TypeError, match=r"^state: got a State, .* MOONState "):
-        MOON(head, batch_size=None).step(state, task, network, seeded(0))

@@ -1,4 +1,4 @@
-"""The common start: the same weights at all agents, as large as each tensor's inputs allow."""
+"""Initial weights: independent ones, and the same at all agents."""
 
 import networkx as nx
 import pytest
@@ -6,7 +6,7 @@ import torch
 from random_data import seeded
 from torch import nn
 
-from fedsurf.algorithms.algorithm import SharedStart, fan_ins
+from fedsurf.algorithms.algorithm import SharedStart, Start, fan_ins
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 
@@ -16,7 +16,15 @@ NET = nn.Sequential(
 MODEL = ModuleModel(NET)
 
 
-def test_matrices_are_normal_by_their_fan_in_biases_zero_and_scales_one():
+def test_a_start_is_normal_with_the_given_mean_and_deviation_at_every_agent():
+    drawn = Start(2.0, 0.5).draw(Network(nx.cycle_graph(50)), SoftmaxHead(99, 10), seeded(0))
+    assert (drawn.shape, drawn.dtype) == ((50, 1000), torch.float32)
+    assert abs(float(drawn.mean()) - 2) < 0.01
+    assert abs(float(drawn.std()) - 0.5) < 0.01
+    assert drawn.std(0).min() > 0.2  # independent agents
+
+
+def test_matrices_of_a_shared_start_are_normal_by_their_fan_in_biases_zero_and_scales_one():
     network = Network(nx.path_graph(3), "metropolis")
     weights = SharedStart(deviation=2.0).draw(network, MODEL, seeded(0), torch.float64)
     assert weights.shape == (3, MODEL.parameters)
@@ -32,7 +40,7 @@ def test_matrices_are_normal_by_their_fan_in_biases_zero_and_scales_one():
     assert fan_ins(MODEL.shapes) == [50, 50, 50, 50, 40]
 
 
-def test_it_is_drawn_from_the_generator_only_and_a_server_has_it_too():
+def test_a_shared_start_is_drawn_from_the_generator_only_and_a_server_has_it_too():
     network, before = StarNetwork(4, 2, seeded(0)), torch.get_rng_state()
     first, again, other = (SharedStart().draw(network, MODEL, seeded(s)) for s in (0, 0, 1))
     assert torch.equal(first, again)
@@ -41,6 +49,6 @@ def test_it_is_drawn_from_the_generator_only_and_a_server_has_it_too():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_head_is_refused():
+def test_a_shared_start_refuses_a_head():
     with pytest.raises(TypeError, match=r"^model: got a SoftmaxHead, .* a ModuleModel"):
         SharedStart().draw(Network(nx.path_graph(3), "metropolis"), SoftmaxHead(2, 2), seeded(0))
