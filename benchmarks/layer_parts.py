@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,15 @@ from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.surf import MetaTraining
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller
-from fedsurf.unrolled.transferable.local_work import LocalWork
-from fedsurf.unrolled.transferable.moments import curvature
-from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableConfig
-from fedsurf.unrolled.transferable.transfer_state import TransferState
-from fedsurf.unrolled.transferable.transferable_algorithm import LOCAL_STEPS, TransferableAlgorithm
+from fedsurf.unrolled.transferable.newton import LocalUpdate, local_problems
+from fedsurf.unrolled.transferable.optimizer import (
+    LOCAL_STEPS,
+    Transferable,
+    TransferableAlgorithm,
+    TransferableConfig,
+    TransferState,
+)
+from fedsurf.unrolled.transferable.summaries import curvature
 
 WHOLE = "whole"
 ROUNDS = (20, 10)
@@ -130,13 +134,13 @@ class PartialController(Controller):
             for name, start in lack.starts.items():
                 self.round_out.bias[list(LENGTHS).index(name)] = start
 
-    def knobs(
+    def controls(
         self, when: Tensor, signals: Tensor, examples: Tensor, agents: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the whole controller says, but for what is lacking."""
         if self.lack.signals:
             signals = torch.zeros_like(signals)
-        lengths, mixing, context = super().knobs(when, signals, examples, agents)
+        lengths, mixing, context = super().controls(when, signals, examples, agents)
         lengths = pinned(lengths, LENGTHS, self.lack.lengths)
         mixing = pinned(mixing, MIXING, dict.fromkeys(self.lack.mixing, 0.0))
         return lengths, mixing, context
@@ -161,18 +165,20 @@ class PartialAlgorithm(TransferableAlgorithm):
 
     optimizer: "Partial"
 
-    def _work(self, network: Network) -> LocalWork:
-        return replace(super()._work(network), steps=self.optimizer.lack.local_steps)
+    def local_update(self, network: Network) -> partial[LocalUpdate]:
+        """Return the local work of a round."""
+        return partial(super().local_update(network), steps=self.optimizer.lack.local_steps)
 
-    def _recentred(
-        self, state: TransferState, task: Task, moments: Tensor, spreads: Tensor, network: Network
+    def round(
+        self, state: TransferState, task: Task, network: Network, generator: torch.Generator
     ) -> TransferState:
-        state = super()._recentred(state, task, moments, spreads, network)
+        """Take one round."""
+        state = super().round(state, task, network, generator)
         if not self.optimizer.lack.moments:
             return state
-        known = self._directions(network, state.head.dtype)
-        own = curvature(state.own_moments, state.own, known, state.varying)
-        return replace(state, outlooks=state.cohorts.look(own))
+        directions = self.directions(network, state.head)
+        own = curvature(state.own_moments, state.own_sums, directions, state.varying)
+        return replace(state, problems=local_problems(state.examples, state.groups, own))
 
 
 class Partial(Transferable):

@@ -2,7 +2,7 @@
 
 Where most links of a graph lead from one side to the other, the smallest eigenvalue of S is close to -1, and
 learned memory makes every swing larger than the one before. There agents are lazy: they keep some of what
-they sent (`fedsurf.unrolled.laziness`). The table has the pooled accuracy in percent after 10, 20 and 40
+they sent (`unrolled.transferable.graph`). The table has the pooled accuracy in percent after 10, 20 and 40
 rounds, mean ± standard error over draws of Gaussian classes (`odd_federations`), with agents that hold all
 classes and with agents that hold one each: as it is, and if agents never were lazy.
 
@@ -21,7 +21,7 @@ from fedsurf.common.statistics import standard_error
 from fedsurf.common.threads import limit_threads
 from fedsurf.evaluation.run import run
 from fedsurf.network import Network
-from fedsurf.unrolled.transferable import laziness
+from fedsurf.unrolled.transferable import graph as layer_graph
 
 GRAPHS = {
     "3-regular, 32 agents": nx.random_regular_graph(3, 32, seed=0),
@@ -60,14 +60,14 @@ def main() -> None:
     headings = ["graph", "lowest eigenvalue", "classes of an agent", *lazy]
     headings += [f"{one}, never lazy" for one in lazy]
     print(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
-    usual = laziness.SWINGING
+    usual = layer_graph.SWINGING_EIGENVALUE
     for name, one in GRAPHS.items():
         graph = nx.convert_node_labels_to_integers(one)
         lowest = Network(graph, "metropolis").lowest_eigenvalue
         for single in (False, True):
             cells = [name, f"{lowest:.2f}", "one" if single else "all"]
             for bound in (usual, -1.0):
-                laziness.SWINGING = bound
+                layer_graph.SWINGING_EIGENVALUE = bound
                 cells += [
                     accuracy(graph, rounds, options.draws, single_class=single) for rounds in ROUNDS
                 ]

@@ -26,7 +26,7 @@ class Heard:
     scale: float
     varying: int
     examples: float
-    signals: list
+    description: list
 
 
 def clamp(value, low, high):
@@ -140,7 +140,7 @@ def hear(sums, progress, features, agents, vary):
         scale=energy / vary,
         varying=vary,
         examples=mean,
-        signals=[clamp(value, -4, 4) for value in signals] + progress[classes:],
+        description=[clamp(value, -4, 4) for value in signals] + progress[classes:],
     )
 
 
@@ -257,7 +257,7 @@ def work(
     values = perceptron(
         controller.round_in,
         controller.round_out,
-        [*when, *heard.signals, math.log(m / whole) / 2, math.log(share) / 3],
+        [*when, *heard.description, math.log(m / whole) / 2, math.log(share) / 3],
     )
     lengths = {name: math.exp(clamp(values[i], -12, 3)) for i, name in enumerate(KNOBS)}
     mixing = {name: values[7 + i] for i, name in enumerate(MIXING)}

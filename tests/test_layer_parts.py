@@ -16,9 +16,14 @@ from fedsurf.network import Network
 from fedsurf.pretrained.config import WideConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.transferable.controller import CLASS_INPUTS, CONTEXT, KNOBS, SCHEDULE
-from fedsurf.unrolled.transferable.local_fit import LocalFit
-from fedsurf.unrolled.transferable.summaries import SIGNALS
+from fedsurf.unrolled.transferable.controller import (
+    CLASS_SIZE,
+    CONTEXT_SIZE,
+    CONTROLS,
+    SCHEDULE_SIZE,
+)
+from fedsurf.unrolled.transferable.newton import HeadFit
+from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE
 
 AGENTS, FEATURES, CLASSES, ROUNDS = 6, 5, 3, 6
 
@@ -63,7 +68,7 @@ def after(optimizer, task, rounds):
     algorithm = optimizer.on(SoftmaxHead(FEATURES, CLASSES), ROUNDS)
     state = algorithm.init(task, network, random_data.seeded(0))
     for _ in range(rounds):
-        state = algorithm._over_graph(state, task, network, random_data.seeded(1))
+        state = algorithm.round(state, task, network, random_data.seeded(1))
     return state, network
 
 
@@ -85,7 +90,7 @@ def test_all_variants_start_with_the_parameters_of_the_whole_layer(parts):
         for where, value in parts.Partial(lack, 3).named_parameters():
             same = value == whole[where]
             if name == "preconditioner" and where == "graph.round_out.bias":
-                same[list(KNOBS).index("gradient")] = True  # it has another start
+                same[list(CONTROLS).index("gradient")] = True  # it has another start
             assert same.all(), (name, where)
 
 
@@ -104,8 +109,8 @@ def test_without_memory_heads_are_what_was_heard(parts, name):
 @pytest.mark.parametrize("name", ["whole", "gate", "offset"])
 def test_gates_are_one_and_offsets_zero_where_they_are_lacking(parts, name):
     controller = optimizer_of(parts, parts.VARIANTS[name]).graph
-    about = torch.randn(AGENTS, CLASSES, CLASS_INPUTS, generator=random_data.seeded(0)).double()
-    gate, weight = controller.gates(about, random_data.weights(1, AGENTS, CONTEXT))
+    about = torch.randn(AGENTS, CLASSES, CLASS_SIZE, generator=random_data.seeded(0)).double()
+    gate, weight = controller.gates(about, random_data.weights(1, AGENTS, CONTEXT_SIZE))
     assert bool((gate == 1).all()) == (name == "gate")
     assert bool((weight == 0).all()) == (name == "offset")
 
@@ -116,10 +121,10 @@ def test_without_signals_every_problem_gets_the_same_knobs(parts, name):
     share = torch.full((AGENTS, 1), 0.5, dtype=torch.float64)
 
     def knobs(seed, when):
-        signals = random_data.weights(seed, AGENTS, SIGNALS)
-        return torch.cat(controller.knobs(when, signals, share, share), 1)
+        signals = random_data.weights(seed, AGENTS, DESCRIPTION_SIZE)
+        return torch.cat(controller.controls(when, signals, share, share), 1)
 
-    early, late = random_data.weights(2, 2, SCHEDULE)
+    early, late = random_data.weights(2, 2, SCHEDULE_SIZE)
     assert knobs(0, early).equal(knobs(1, early)) == (name == "signals")
     assert not knobs(0, early).equal(knobs(0, late))
 
@@ -141,8 +146,8 @@ def test_without_the_preconditioner_a_step_is_along_the_gradient(parts, name):
 
 @pytest.mark.parametrize("name", ["whole", "second-step"])
 def test_one_local_step_is_one(parts, name, monkeypatch):
-    taken, take = [], LocalFit.take
-    monkeypatch.setattr(LocalFit, "take", lambda fit, step: taken.append(fit) or take(fit, step))
+    taken, take = [], HeadFit.take
+    monkeypatch.setattr(HeadFit, "take", lambda fit, step: taken.append(fit) or take(fit, step))
     after(optimizer_of(parts, parts.VARIANTS[name]), task_of(), 4)
     assert len(taken) == 4 * (1 if name == "second-step" else 2)
 
@@ -151,9 +156,9 @@ def test_one_local_step_is_one(parts, name, monkeypatch):
 def test_without_the_shared_moment_agents_know_that_of_their_own_examples(parts, name):
     task = task_of(train=12)
     state, _ = after(optimizer_of(parts, parts.VARIANTS[name]), task, 4)
-    x = task.train.x - state.cohorts.centre[:, None]
+    x = task.train.x - state.centre[:, None]
     values = torch.linalg.eigvalsh(x.mT @ x / x.shape[1])
-    found = state.outlooks[0].curvature.values
+    found = state.problems[0].curvature.values
     assert torch.allclose(found, values) == (name == "shared-moment")
 
 
@@ -172,14 +177,14 @@ def test_a_variant_learns_the_rest(parts, problems):
         moved = {
             where: value != start[where] for where, value in training.optimizer.named_parameters()
         }
-        knobs = dict(zip(KNOBS, moved["graph.round_out.bias"].tolist(), strict=False))
+        knobs = dict(zip(CONTROLS, moved["graph.round_out.bias"].tolist(), strict=False))
         unused = {*lack.mixing, *lack.lengths}
         unused |= {"again"} if lack.local_steps == 1 else set()
         assert {knob for knob, learned in knobs.items() if not learned} == unused, name
         assert moved["graph.class_out.bias"].tolist() == [not lack.gate, not lack.offset], name
-        heard = moved["graph.round_in.weight"][:, SCHEDULE : SCHEDULE + SIGNALS]
+        heard = moved["graph.round_in.weight"][:, SCHEDULE_SIZE : SCHEDULE_SIZE + DESCRIPTION_SIZE]
         assert bool(heard.any()) != lack.signals, name
-        assert moved["graph.round_in.weight"][:, :SCHEDULE].any(), name
+        assert moved["graph.round_in.weight"][:, :SCHEDULE_SIZE].any(), name
         assert not any(value.any() for where, value in moved.items() if "server" in where), name
 
 

@@ -27,7 +27,12 @@ from fedsurf.pretrained.recipes.confidence_training import (
 )
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.transferable.confidence import INPUTS, LARGEST, MEASURED, Confidence
+from fedsurf.unrolled.transferable.confidence import (
+    INPUTS_SIZE,
+    MAX_LOG_FACTOR,
+    MEASURED_INPUTS,
+    Confidence,
+)
 
 SMALL = WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20)
 
@@ -47,7 +52,7 @@ def test_losses_for_each_factor_are_those_of_a_plain_loop():
     assert found.shape == (2, FACTORS)
     for head in range(2):
         for place in range(FACTORS):
-            factor = math.exp(-LARGEST + 2 * LARGEST * place / (FACTORS - 1))
+            factor = math.exp(-MAX_LOG_FACTOR + 2 * MAX_LOG_FACTOR * place / (FACTORS - 1))
             total = 0.0
             for example, label in enumerate(labels[0].tolist()):
                 scores = [factor * float(one) for one in logits[head, example]]
@@ -55,15 +60,15 @@ def test_losses_for_each_factor_are_those_of_a_plain_loop():
             assert float(found[head, place]) == pytest.approx(total / 5, rel=1e-6)
 
 
-@given(st.floats(-LARGEST, LARGEST))
+@given(st.floats(-MAX_LOG_FACTOR, MAX_LOG_FACTOR))
 def test_between_factors_losses_are_on_a_line(logarithm):
     losses = torch.rand(1, FACTORS, generator=seeded(0), dtype=torch.float64)
     at = torch.tensor([logarithm], dtype=torch.float64, requires_grad=True)
     found = interpolated(losses, at)
-    step = 2 * LARGEST / (FACTORS - 1)
-    below = min(FACTORS - 2, math.floor((logarithm + LARGEST) / step))
+    step = 2 * MAX_LOG_FACTOR / (FACTORS - 1)
+    below = min(FACTORS - 2, math.floor((logarithm + MAX_LOG_FACTOR) / step))
     left, right = float(losses[0, below]), float(losses[0, below + 1])
-    part = (logarithm + LARGEST) / step - below
+    part = (logarithm + MAX_LOG_FACTOR) / step - below
     assert float(found.detach()) == pytest.approx(left + part * (right - left), abs=1e-9)
     found.backward()
     if 1e-6 < part < 1 - 1e-6:  # at a factor of the losses it is one of two
@@ -76,7 +81,7 @@ def test_observations_of_a_problem_are_the_same_each_time():
         seen, again = (observe(learner, problems, number) for _ in range(2))
         assert torch.equal(seen.known, again.known)
         assert torch.equal(seen.losses, again.losses)
-        assert seen.known.shape == (len(seen.losses), INPUTS)
+        assert seen.known.shape == (len(seen.losses), INPUTS_SIZE)
         assert seen.losses.shape[1] == FACTORS
         assert 1 <= len(seen.losses) <= MAX_AGENTS * (1 + OTHER_LAYERS)
         assert seen.losses.min() >= 0
@@ -87,7 +92,7 @@ def test_observations_of_a_problem_are_the_same_each_time():
 
 
 def test_confidence_lowers_the_losses_and_jitter_makes_it_smoother():
-    logs, known = logarithms(), torch.randn(400, INPUTS, generator=seeded(0))
+    logs, known = logarithms(), torch.randn(400, INPUTS_SIZE, generator=seeded(0))
     known[:, 0], known[:, 1] = 0, 3  # agents tell nothing, and have few examples
     best = known[:, 5].clamp(-1, 1)
     losses = (logs - best[:, None]).square()
@@ -112,18 +117,18 @@ def test_jitter_is_added_to_all_inputs_that_agents_did_not_measure():
             seen.append(known)
             return super().forward(known)
 
-    known = torch.randn(50, INPUTS, generator=seeded(0))
+    known = torch.randn(50, INPUTS_SIZE, generator=seeded(0))
     losses = logarithms().square().expand(50, -1)
     config = ConfidenceConfig(steps=40, jitter=0.5)
     fit(Watched(4, seeded(1)), [Observations(known, losses)], config, seeded(2))
     added = torch.stack(seen) - known
-    assert not added[:, :, :MEASURED].any()
-    spread = added[:, :, MEASURED:].std((0, 1)) / known[:, MEASURED:].std(0)
-    assert spread.tolist() == pytest.approx([0.5] * (INPUTS - MEASURED), rel=0.1)
+    assert not added[:, :, :MEASURED_INPUTS].any()
+    spread = added[:, :, MEASURED_INPUTS:].std((0, 1)) / known[:, MEASURED_INPUTS:].std(0)
+    assert spread.tolist() == pytest.approx([0.5] * (INPUTS_SIZE - MEASURED_INPUTS), rel=0.1)
 
 
 def test_every_problem_has_the_same_weight_and_infinite_losses_have_none():
-    logs, known = logarithms(), torch.zeros(1, INPUTS)
+    logs, known = logarithms(), torch.zeros(1, INPUTS_SIZE)
     low, high = (logs + 0.5).abs()[None], (logs - 0.5).abs()[None]
     lost = Observations(known, torch.full((1, FACTORS), torch.nan))
     seen = [
@@ -171,7 +176,7 @@ def test_a_single_head_is_enough_to_train():
     train_confidence(learner, problems, ConfidenceConfig(problems=1, steps=2))
     assert all(value.isfinite().all() for value in learner.confidence.parameters())
     confidence = Confidence(4, seeded(0))
-    seen = Observations(torch.zeros(1, INPUTS), logarithms().abs()[None])
+    seen = Observations(torch.zeros(1, INPUTS_SIZE), logarithms().abs()[None])
     fit(confidence, [seen], ConfidenceConfig(steps=2), seeded(1))
     assert all(value.isfinite().all() for value in confidence.parameters())
 

@@ -17,9 +17,9 @@ from fedsurf.network import FaultConfig, Network, StarNetwork, with_faults
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.module_layer import (
-    KNOBS,
+    CONTROLS,
     LENGTHS,
-    SHARED,
+    SUMMARY_SIZE,
     GradientTransfer,
     GradientTransferConfig,
     Tensors,
@@ -118,7 +118,7 @@ def loop(learned, task, rows, rounds, local_steps):
                 motion = [clamp(value / 3) for value in [*motion, gaps[i][t]]]
                 seen = [*when, *(clamp(v) for v in heard[i]), *facts, *about, *motion]
                 hidden = torch.tanh(learned.first(torch.tensor(seen, dtype=torch.float64)))
-                of_tensors.append(dict(zip(KNOBS, learned.second(hidden).tolist(), strict=True)))
+                of_tensors.append(dict(zip(CONTROLS, learned.second(hidden).tolist(), strict=True)))
             v, momentum, losses = list(w[i]), [0.0] * 4, []
             for k in range(local_steps):
                 if k:
@@ -183,7 +183,7 @@ def test_a_whole_run_equals_a_loop_over_agents_tensors_and_neighbours(rounds, ma
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_run_whose_lengths_are_at_their_limits_equals_the_loop(length, beyond):
     task, learned = draw_task(), optimizer()
-    learned.second.bias[list(KNOBS).index(length)] += beyond
+    learned.second.bias[list(CONTROLS).index(length)] += beyond
     start = START.draw(network(), MODEL, random_data.seeded(0), torch.float64)
     expected = loop(learned, task, start, 2, 3)
     found = run(task, network(), 2, learned).weights
@@ -217,7 +217,7 @@ def test_no_knob_and_no_input_is_idle_at_the_parameters_of_these_tests():
     """Otherwise the loop above would agree whatever the knob did."""
     task, learned = draw_task(), optimizer()
     before = run(task, network(), 5, learned).weights
-    for place in range(len(KNOBS)):
+    for place in range(len(CONTROLS)):
         learned.second.bias[place] += 0.1
         assert (run(task, network(), 5, learned).weights - before).abs().max() > 1e-5
         learned.second.bias[place] -= 0.1
@@ -265,7 +265,7 @@ def test_it_trains_a_convolution_with_a_normalisation():
 def test_a_message_is_the_weights_and_four_numbers():
     over = network()
     run(draw_task(), over, 5)
-    assert SHARED == 4
+    assert SUMMARY_SIZE == 4
     assert over.rounds == 5
     assert (over.link_floats == 5 * (MODEL.parameters + 4)).all()
 
@@ -387,7 +387,7 @@ def test_rounds_that_are_no_whole_number_are_refused(rounds):
 
 
 def test_a_start_and_a_shape_of_the_wrong_kind_are_refused():
-    with pytest.raises(TypeError, match=r"^start: got a int, but it must be a Start, or None"):
+    with pytest.raises(TypeError, match=r"^start: got 3, but it must be a Start, or None"):
         optimizer().on(MODEL, 5, 3)
     for name in ("width", "local_steps"):
         with pytest.raises(TypeError, match=rf"^{name}: got 2.5, but it must be a whole number"):

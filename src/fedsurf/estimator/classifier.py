@@ -52,7 +52,7 @@ from fedsurf.tasks.cohorts import parts_of, split
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, Scaling
-from fedsurf.unrolled.transferable.transfer_state import TransferState
+from fedsurf.unrolled.transferable.optimizer import TransferState
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -401,7 +401,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         staged, records = [], []
         with errors_of_features(network):
             state = algorithm.init(task, network, random)
-        members = state.cohorts.members
+        members = state.groups
         parts = parts_of(examples, members)
         for layer in range(algorithm.steps + 1):
             if layer:
@@ -426,7 +426,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 }
             )
         trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
-        unit = own_state(state, TransferState).cohorts.unit
+        unit = own_state(state, TransferState).unit
         units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
         return _matrix(weights, head), staged, trajectory, units
 

@@ -13,7 +13,7 @@ from fedsurf.common.checks import is_out_of_memory
 from fedsurf.estimator.columns import missing_in
 from fedsurf.estimator.federations import Array
 from fedsurf.network import Network
-from fedsurf.unrolled.transferable.feature_range import FeatureRangeError
+from fedsurf.unrolled.transferable.local import FeatureRangeError
 
 
 @contextmanager

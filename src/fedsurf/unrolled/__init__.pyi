@@ -6,7 +6,7 @@ from .graph_filter import GraphFilter as GraphFilter
 from .perceptron import Perceptron as Perceptron
 from .perceptron import flatten_batch as flatten_batch
 from .transferable.optimizer import Transferable as Transferable
-from .transferable.transfer_state import TransferState as TransferState
-from .transferable.transferable_algorithm import TransferableAlgorithm as TransferableAlgorithm
+from .transferable.optimizer import TransferableAlgorithm as TransferableAlgorithm
+from .transferable.optimizer import TransferState as TransferState
 from .udgd import UDGD as UDGD
 from .udgd import UDGDLayer as UDGDLayer

@@ -12,6 +12,8 @@ ROUNDS_PER_LAYER = 2
 """Communication rounds of a transferable layer; the last layer has 1 if a run's rounds are odd."""
 CONSTRAINT_COUNT = 10
 """Descending constraints of a transferable optimizer: one for each tenth of its depth."""
+DEFAULT_ROUNDS = 20
+"""Rounds of a run of a transferable optimizer."""
 MIN_ROUNDS, MAX_ROUNDS = 1, 200
 """Limits of the rounds of a run."""
 MAX_LEARNED_ROUNDS = 40
@@ -63,6 +65,12 @@ class GradientTransferConfig:
     local_steps: int = 4
     """Gradient steps of a round."""
 
+    def check(self) -> None:
+        """Validate the width and the number of steps."""
+        check_count(self.width, "width")
+        why = ": agents send the losses before and after the first"
+        check_count(self.local_steps, "local_steps", 2, why)
+
 
 def check_rounds(rounds: int) -> None:
     """Validate the number of rounds of a run."""
@@ -70,6 +78,24 @@ def check_rounds(rounds: int) -> None:
     if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
         raise ValueError(
             f"rounds: got {rounds}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
+        )
+
+
+def check_rounds_left(done: int, rounds: int) -> None:
+    """Raise if a run of `rounds` is over."""
+    if done >= rounds:
+        raise ValueError(
+            f"state: got one after {done} rounds, but this run has {rounds} rounds, "
+            f"in {layer_count(rounds)} steps"
+        )
+
+
+def check_averaging(shift: str) -> None:
+    """Raise unless a network's shift operator averages."""
+    if shift == "laplacian":
+        raise ValueError(
+            "network: got the shift operator 'laplacian', which does not average, but this "
+            "optimizer mixes averages: use 'metropolis'"
         )
 
 

@@ -1,24 +1,24 @@
 """A transferable layer for any module: an unrolled optimizer that sees gradients, tensor by tensor.
 
-The layer for softmax heads (`transferable`) knows their curvature. This one knows nothing of what it
-trains but its gradients, and learns how to use them. In a round, every agent
+The layer for softmax heads (`transferable`) uses their curvature. This one uses only gradients. In a round,
+every agent
 
-1. looks at each tensor of its module: how large its weights W, their gradient and their last move are,
-   whether that move was against the gradient, and how far what it sent was from what it received;
-   with the progress of the run and the losses that it heard of, a small perceptron sets the knobs of
-   that tensor in that round;
+1. describes each tensor of its module: how large its weights W, their gradient and their last move are,
+   whether that move was against the gradient, and how far what it received was from what it sent; with
+   the progress of the run and the losses that it received, a small perceptron maps that to the controls
+   of the tensor in this round;
 2. takes some gradient steps on all its examples, from W to V, with the momentum m and the mean square s
    of the gradient's entries: V ← V − η m − ν u m / √s − ρ V, where u is the tensor's unit, 1 / √fan-in,
    and no step moves a tensor by more than a share of its own size;
 3. sends φ = V + κ (W − V_prev) and four numbers about its data and its losses;
-4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
-
-S is a little lazier than the network's where that would swing (`laziness`).
+4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev, lazily as in `transferable.graph`.
 
 With κ = 1, ν = ρ = 0 and no memory that is Exact Diffusion with several local steps. The perceptron is
 shared by agents, tensors and rounds: permuting agents, or the hidden units of a layer, changes nothing
 but the names.
 """
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
@@ -29,61 +29,60 @@ from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import SharedStart, Start, State, fan_ins, own_state
 from fedsurf.algorithms.checks import check_fits
-from fedsurf.common.checks import check_whole
+from fedsurf.common.checks import check_kind
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import (
     CONSTRAINT_COUNT,
+    DEFAULT_ROUNDS,
     ROUNDS_PER_LAYER,
     GradientTransferConfig,
+    check_averaging,
     check_rounds,
+    check_rounds_left,
     layer_count,
 )
 from fedsurf.unrolled.transferable.controller import (
-    NOBODY,
-    SCHEDULE,
+    GRAPH_CALLS,
+    SCHEDULE_SIZE,
     drawn_linear,
     schedule,
     two_layers,
 )
-from fedsurf.unrolled.transferable.laziness import lazily
-from fedsurf.unrolled.transferable.summaries import FORGETTING, loss_of_guessing
+from fedsurf.unrolled.transferable.graph import mix_lazily
+from fedsurf.unrolled.transferable.summaries import PROGRESS_DECAY, loss_of_guessing
 
 LENGTHS = {"gradient": -2.0, "normalised": -3.0, "decay": -9.0}
-"""η, ν and ρ as logarithms, and where they start."""
+"""η, ν and ρ as logarithms, and their initial values."""
 MIXING = {"correction": 0.0, "keep": 0.0, "stay": 0.0, "memory": 0.0}
-"""κ, a, b and e, before the hyperbolic tangent that bounds them, and where they start."""
-KNOBS = {**LENGTHS, "momentum": 0.5, **MIXING}
-"""What is set for each tensor in each round; the momentum before the sigmoid that bounds it."""
+"""κ, a, b and e, before the hyperbolic tangent that bounds them, and their initial values."""
+CONTROLS = {**LENGTHS, "momentum": 0.5, **MIXING}
+"""The controls of each tensor in each round; the momentum before the sigmoid that bounds it."""
 
-SHAPE = 5
-"""Numbers that describe a tensor."""
-MOTION = 5
-"""Numbers that describe what happens to it."""
-SHARED = 4
-"""Numbers that an agent tells beside its weights."""
-FACTS = 4
-"""Numbers that describe the problem."""
-SQUARES = 0.1
+SHAPE_SIZE, MOTION_SIZE, FACTS_SIZE = 5, 5, 4
+"""Numbers that describe a tensor's shape, its motion, and the problem."""
+SUMMARY_SIZE = 4
+"""Numbers that an agent sends in addition to its weights."""
+NEWEST_WEIGHT = 0.1
 """The weight of the newest gradient in the mean square of its entries."""
-FLOOR = 0.03
-"""The share of a tensor's mean square below which no entry's counts."""
-REACH = 0.3
-"""How far a step moves a tensor, at most, in units of its weights' root mean square."""
-SMALLEST = 1e-10
-"""What is added to mean squares in a tensor's units before their logarithm."""
+SQUARE_FLOOR = 0.03
+"""The smallest mean square of an entry, as a share of its tensor's."""
+MAX_MOVE = 0.3
+"""The longest step of a tensor, in units of its weights' root mean square."""
+TINY_SQUARE = 1e-10
+"""Added to mean squares in a tensor's units before their logarithm."""
 
 
 class Tensors:
-    """Where the tensors of a module are in its flat weights, their units and their description.
+    """The places of a module's tensors in its flat weights, their units and their description.
 
     Parameters
     ----------
     model : ModuleModel
-        What the agents train.
+        The model.
     dtype : torch.dtype
-        The floating type of everything.
+        The floating type.
     """
 
     def __init__(self, model: ModuleModel, dtype: torch.dtype) -> None:
@@ -111,28 +110,28 @@ class Tensors:
         return torch.stack([part.mean(1) for part in torch.split(values, self.sizes, 1)], 1)
 
     def spread(self, values: Tensor) -> Tensor:
-        """Give every weight what its tensor has: `[agents, tensors]` to `[agents, parameters]`."""
+        """Copy each tensor's number to its weights: `[agents, tensors]` to `[agents, parameters]`."""
         columns = zip(torch.split(values, 1, 1), self.sizes, strict=True)
         return torch.cat([column.expand(-1, size) for column, size in columns], 1)
 
     def size(self, values: Tensor) -> Tensor:
         """Return the logarithm of each tensor's root mean square in its units, `[agents, tensors]`."""
-        return (self.mean((values / self.unit).square()) + SMALLEST).log() / 2
+        return (self.mean((values / self.unit).square()) + TINY_SQUARE).log() / 2
 
     def shortened(self, move: Tensor, weights: Tensor) -> Tensor:
-        """Return the move, shortened where it exceeds `REACH` times a tensor's weights or its unit.
+        """Shorten a move that exceeds `MAX_MOVE` times a tensor's weights or its unit.
 
         Over problems of all kinds some steps are too long, and one of them must not undo a run.
         """
         with torch.no_grad():
-            excess = self.size(move) - self.size(weights).clamp(min=0) - math.log(REACH)
+            excess = self.size(move) - self.size(weights).clamp(min=0) - math.log(MAX_MOVE)
             factor = self.spread(excess.clamp(min=0).neg().exp())
         return factor * move
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTransferState(State):
-    """What the optimizer carries.
+    """The state of the optimizer.
 
     Attributes
     ----------
@@ -144,8 +143,8 @@ class GradientTransferState(State):
         The mean square of the gradient's entries, `[nodes, parameters]`.
     gap : Tensor
         The size of what was received less what was sent, by tensor, `[nodes, tensors]`.
-    heard : Tensor
-        What each node heard of data and losses, `[nodes, SHARED]`.
+    summaries : Tensor
+        Each node's averages of the summaries of data and losses, `[nodes, SUMMARY_SIZE]`.
     rounds : int
         Rounds so far.
     """
@@ -154,12 +153,12 @@ class GradientTransferState(State):
     fitted: Tensor
     squares: Tensor
     gap: Tensor
-    heard: Tensor
+    summaries: Tensor
     rounds: int
 
 
 class GradientTransfer(nn.Module):
-    """The learned parameters: those of a perceptron that sets the knobs of a tensor in a round.
+    """The learned parameters: those of a perceptron that sets the controls of a tensor in a round.
 
     Parameters
     ----------
@@ -167,25 +166,26 @@ class GradientTransfer(nn.Module):
         Its shape.
     generator : torch.Generator
         Draws the initial parameters.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from fedsurf import ModuleModel, generator
+    >>> from fedsurf.unrolled.config import GradientTransferConfig
+    >>> optimizer = GradientTransfer(GradientTransferConfig(), generator(0))
+    >>> optimizer.on(ModuleModel(nn.Linear(64, 10)), rounds=20).steps
+    10
     """
 
     def __init__(self, config: GradientTransferConfig, generator: torch.Generator) -> None:
         super().__init__()
-        for name in ("width", "local_steps"):
-            check_whole(getattr(config, name), name)
-        if config.width < 1:
-            raise ValueError(f"width: got {config.width}, but it must be at least 1")
-        if config.local_steps < 2:
-            raise ValueError(
-                f"local_steps: got {config.local_steps}, but it must be at least 2: agents tell each "
-                "other the losses before and after the first"
-            )
+        config.check()
         self.config = config
-        inputs = SCHEDULE + SHARED + FACTS + SHAPE + MOTION
+        inputs = SCHEDULE_SIZE + SUMMARY_SIZE + FACTS_SIZE + SHAPE_SIZE + MOTION_SIZE
         self.first = drawn_linear(inputs, config.width, 0.5, generator)
-        self.second = drawn_linear(config.width, len(KNOBS), 0.05, generator)
+        self.second = drawn_linear(config.width, len(CONTROLS), 0.05, generator)
         with torch.no_grad():
-            self.second.bias.copy_(torch.tensor(list(KNOBS.values())))
+            self.second.bias.copy_(torch.tensor(list(CONTROLS.values())))
 
     @property
     def constraints(self) -> int:
@@ -194,41 +194,36 @@ class GradientTransfer(nn.Module):
 
     def on(
         self, model: Model, rounds: int | None = None, start: Start | None = None
-    ) -> "GradientTransferAlgorithm":
-        """Return the algorithm that trains `model` in so many rounds, 20 by default.
-
-        All agents start at the same random weights, or where `start` says.
-        """
+    ) -> GradientTransferAlgorithm:
+        """Return the algorithm that trains `model`; by default all agents start at the same weights."""
         if not isinstance(model, ModuleModel):
             raise TypeError(
                 f"model: got a {type(model).__name__}, but this optimizer trains a ModuleModel"
             )
-        if start is not None and not isinstance(start, Start):
-            raise TypeError(f"start: got a {type(start).__name__}, but it must be a Start, or None")
-        return GradientTransferAlgorithm(
-            self, model, 20 if rounds is None else rounds, start or SharedStart()
-        )
+        check_kind(start, Start | None, "start", "a Start, or None")
+        rounds = DEFAULT_ROUNDS if rounds is None else rounds
+        return GradientTransferAlgorithm(self, model, rounds, start or SharedStart())
 
 
 @dataclass(frozen=True)
 class GradientTransferAlgorithm:
-    """An optimizer for modules that trains a certain one in a certain number of rounds.
+    """An optimizer for modules that trains one model in a fixed number of rounds.
 
     Attributes
     ----------
     optimizer : GradientTransfer
         The learned parameters.
     model : ModuleModel
-        What the agents train.
+        The model that agents train.
     rounds : int
-        The communication rounds of a whole run. The optimizer knows from the start how many.
+        The communication rounds of a whole run, which the controls depend on.
     start : Start
-        Where W_0 is drawn.
+        Draws W_0.
     """
 
     optimizer: GradientTransfer
     model: ModuleModel
-    rounds: int = 20
+    rounds: int = DEFAULT_ROUNDS
     start: Start = field(default_factory=SharedStart)
 
     def __post_init__(self) -> None:
@@ -236,12 +231,12 @@ class GradientTransferAlgorithm:
 
     @property
     def name(self) -> str:
-        """What tables and figures call it."""
+        """Its name in tables and figures."""
         return "SURF-G"
 
     @property
     def steps(self) -> int:
-        """The number of layers: of two rounds each, the last of one if the rounds are odd."""
+        """The number of layers, of two rounds each; the last one has one if the rounds are odd."""
         return layer_count(self.rounds)
 
     @cached_property
@@ -251,26 +246,22 @@ class GradientTransferAlgorithm:
     def init(
         self, task: Task, network: Network, generator: torch.Generator
     ) -> GradientTransferState:
-        """Draw W_0; nothing has been heard yet."""
+        """Draw W_0."""
         check_fits(task, network, self.model)
         if network.server:
             raise ValueError(
                 "network: got a star with a server, but this optimizer runs over graphs only"
             )
-        if network.shift == "laplacian":
-            raise ValueError(
-                "network: got the shift operator 'laplacian', which does not average, but this "
-                "optimizer mixes averages: use 'metropolis'"
-            )
+        check_averaging(network.shift)
         weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
-        nothing = torch.zeros_like(weights)
+        zero = torch.zeros_like(weights)
         return GradientTransferState(
             weights,
             previous=weights,
             fitted=weights,
-            squares=nothing,
-            gap=self._of(weights).size(nothing),
-            heard=weights.new_zeros(network.nodes, SHARED),
+            squares=zero,
+            gap=self._of(weights).size(zero),
+            summaries=weights.new_zeros(network.nodes, SUMMARY_SIZE),
             rounds=0,
         )
 
@@ -283,11 +274,7 @@ class GradientTransferAlgorithm:
     ) -> GradientTransferState:
         """Apply the next layer."""
         own = own_state(state, GradientTransferState)
-        if own.rounds >= self.rounds:
-            raise ValueError(
-                f"state: got one after {own.rounds} rounds, but this run has {self.rounds} rounds, "
-                f"in {self.steps} steps"
-            )
+        check_rounds_left(own.rounds, self.rounds)
         for _ in range(min(ROUNDS_PER_LAYER, self.rounds - own.rounds)):
             own = self._round(own, task, network)
         return replace(own, steps=own.steps + 1)
@@ -302,35 +289,35 @@ class GradientTransferAlgorithm:
     ) -> GradientTransferState:
         tensors, weights, model = self._of(state.weights), state.weights, self.model
         gradient = model.gradient(weights, task.train)
-        knobs = self._knobs(state, gradient, task, network)
-        eta, normalised, decay = (knobs[name].clamp(-14, 3).exp() for name in LENGTHS)
-        beta = knobs["momentum"].sigmoid()
+        controls = self._controls(state, gradient, task, network)
+        eta, normalised, decay = (controls[name].clamp(-14, 3).exp() for name in LENGTHS)
+        beta = controls["momentum"].sigmoid()
         fitted, momentum, squares = weights, torch.zeros_like(weights), state.squares
         losses = [self._loss(weights, task)]
         for step in range(self.optimizer.config.local_steps):
             if step:
                 gradient = model.gradient(fitted, task.train)
-            # Nothing is learned through what divides: its derivatives are wild where units die.
+            # No derivatives through the denominator: they explode where hidden units die.
             square = gradient.detach().square()
-            new = 1.0 if state.rounds == step == 0 else SQUARES
-            squares = torch.lerp(squares, square, new)
-            floor = FLOOR * tensors.spread(tensors.mean(squares)) + SMALLEST**2
+            newest = 1.0 if state.rounds == step == 0 else NEWEST_WEIGHT
+            squares = torch.lerp(squares, square, newest)
+            floor = SQUARE_FLOOR * tensors.spread(tensors.mean(squares)) + TINY_SQUARE**2
             momentum = torch.lerp(gradient, momentum, beta)
             direction = tensors.unit * momentum / (squares + floor).sqrt()
             move = eta * momentum + normalised * direction + decay * fitted
             fitted = fitted - tensors.shortened(move, fitted)
             if step == 0:
                 losses.append(self._loss(fitted, task))
-        correction, keep, stay, memory = (knobs[name].tanh() for name in MIXING)
+        correction, keep, stay, memory = (controls[name].tanh() for name in MIXING)
         sent = fitted
         if state.rounds:
             sent = fitted + correction * (weights - state.fitted)
-        own = _tell(losses[0], losses[1], task)
+        own = _summarise(losses[0], losses[1], task)
         if state.rounds:
-            own = torch.lerp(own, state.heard, FORGETTING)
-        told = torch.cat([sent, own], 1)
-        (mixed,) = lazily(network, [told], [network.mix(told)])
-        received, heard = mixed[:, : model.parameters], mixed[:, model.parameters :]
+            own = torch.lerp(own, state.summaries, PROGRESS_DECAY)
+        message = torch.cat([sent, own], 1)
+        (mixed,) = mix_lazily(network, [message], [network.mix(message)])
+        received, summaries = mixed[:, : model.parameters], mixed[:, model.parameters :]
         new_weights = (1 - keep - stay - memory) * received
         new_weights = new_weights + keep * sent + stay * weights + memory * state.previous
         return replace(
@@ -340,17 +327,14 @@ class GradientTransferAlgorithm:
             fitted=fitted,
             squares=squares,
             gap=tensors.size((received - sent).detach()),
-            heard=heard.detach(),
+            summaries=summaries.detach(),
             rounds=state.rounds + 1,
         )
 
-    def _knobs(
+    def _controls(
         self, state: GradientTransferState, gradient: Tensor, task: Task, network: Network
     ) -> dict[str, Tensor]:
-        """Return the knobs of all weights, each `[agents, parameters]`.
-
-        Meta-training takes no derivatives of what the perceptron sees.
-        """
+        """Return the controls of all weights, each `[agents, parameters]`; the inputs are detached."""
         tensors = self._of(state.weights)
         motion = self._motion(state, gradient.detach())
         count = task.train.counts.to(motion.dtype)
@@ -360,17 +344,16 @@ class GradientTransferAlgorithm:
             torch.full_like(count, (math.log(task.classes) - 2.3) / 1.5),
             torch.full_like(count, (math.log(network.agents) - 3.5) / 2),
         ]
-        when = schedule(state.rounds, self.rounds, NOBODY, motion)
-        shared = [when.expand(len(motion), -1), state.heard.clamp(-4, 4), torch.stack(facts, 1)]
+        when = schedule(state.rounds, self.rounds, GRAPH_CALLS, motion)
+        shared = [when.expand(len(motion), -1), state.summaries.clamp(-4, 4), torch.stack(facts, 1)]
         inputs = [
             torch.cat(shared, 1)[:, None].expand(-1, tensors.count, -1),
             tensors.about.expand(len(motion), -1, -1),
             motion,
         ]
         values = two_layers(self.optimizer.first, self.optimizer.second, torch.cat(inputs, 2))
-        return {
-            name: tensors.spread(value) for name, value in zip(KNOBS, values.unbind(2), strict=True)
-        }
+        named = zip(CONTROLS, values.unbind(2), strict=True)
+        return {name: tensors.spread(value) for name, value in named}
 
     @torch.no_grad()
     def _loss(self, weights: Tensor, task: Task) -> Tensor:
@@ -378,21 +361,20 @@ class GradientTransferAlgorithm:
 
     @torch.no_grad()
     def _motion(self, state: GradientTransferState, gradient: Tensor) -> Tensor:
-        """Describe what happens to each tensor, `[agents, tensors, MOTION]`."""
+        """Describe the motion of each tensor, `[agents, tensors, MOTION_SIZE]`."""
         tensors, weights = self._of(state.weights), state.weights
         moved = weights - state.previous
         lengths = tensors.mean(gradient.square()) * tensors.mean(moved.square())
-        # The cosine of the angle between the last move and the gradient: negative where it descends.
-        angle = tensors.mean(gradient * moved) / (lengths + SMALLEST**2).sqrt()
+        # The cosine of the angle between the last move and the gradient: negative for a descent.
+        angle = tensors.mean(gradient * moved) / (lengths + TINY_SQUARE**2).sqrt()
         values = [tensors.size(gradient), tensors.size(weights), tensors.size(moved), 3 * angle]
         return (torch.stack([*values, state.gap], 2) / 3).clamp(-4, 4)
 
 
-def _tell(before: Tensor, after: Tensor, task: Task) -> Tensor:
-    """Return what agents tell of their data and their losses, in units of guessing, `[agents, SHARED]`.
+def _summarise(before: Tensor, after: Tensor, task: Task) -> Tensor:
+    """Summarise data and losses, in units of guessing, `[agents, SUMMARY_SIZE]`.
 
-    The loss of what they heard before they fitted it is close to what examples that nobody fitted
-    would say.
+    The loss of the received weights before they are fitted is close to that on test examples.
     """
     guessing = loss_of_guessing(task.classes)
     count = task.train.counts.to(before.dtype)

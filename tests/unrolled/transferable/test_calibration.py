@@ -1,6 +1,7 @@
 """Standardisation by communication: what agents come to believe, what it costs, and that it is exact."""
 
 import math
+from collections import namedtuple
 
 import naive
 import networkx as nx
@@ -16,18 +17,21 @@ from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.transferable.calibration import (
-    ENOUGH,
-    Standards,
+from fedsurf.unrolled.transferable.local import (
+    ENOUGH_ROWS,
+    feature_units,
     own_spreads,
     pooled_spreads,
     without_squared_means,
 )
-from fedsurf.unrolled.transferable.summaries import hear
-from fedsurf.unrolled.transferable.transferable_algorithm import SHARED_ROUNDS
+from fedsurf.unrolled.transferable.optimizer import SHARED_ROUNDS
+from fedsurf.unrolled.transferable.summaries import FederationEstimate
 
 AGENTS, FEATURES, CLASSES = 4, 3, 3
 HEAD = SoftmaxHead(FEATURES, CLASSES)
+
+
+Units = namedtuple("Units", ["centre", "unit"])
 
 
 @pytest.fixture
@@ -42,14 +46,14 @@ def standards(part, network, *, every=True):
     if not network.server:
         for _ in range(2):
             spreads = network.mix(spreads)
-        return Standards.of(spreads, dtype, every=every, agents=network.agents)
+        return Units(*feature_units(spreads, dtype, every=every, agents=network.agents))
     total = torch.zeros(spreads.shape[1], dtype=torch.float64)
     for _ in range(2):
         called = network.call()
         sent = network.upload(without_squared_means(spreads[called]), called)
         total = pooled_spreads(total, sent)
-    found = Standards.of(total[None], dtype, every=every)
-    return Standards(*(one.expand(network.agents, -1) for one in (found.centre, found.unit)))
+    found = feature_units(total[None], dtype, every=every)
+    return Units(*(one.expand(network.agents, -1) for one in found))
 
 
 def trained(algorithm, task, network):
@@ -159,7 +163,7 @@ def test_origin_and_units_of_the_features_do_not_matter(optimizer, server):
     if server:
         network = StarNetwork(AGENTS, 2, random_data.seeded(0))
     task = random_data.task(9, AGENTS, train=40, masked=True)
-    assert task.train.counts.min() >= ENOUGH  # of fewer rows, spreads are not quite believed
+    assert task.train.counts.min() >= ENOUGH_ROWS  # of fewer rows, spreads are not quite believed
     unit = torch.tensor([1e-4, 1.0, 1e5], dtype=torch.float64)
     other = moved(task, torch.tensor([10.0, -7.0, 1e6], dtype=torch.float64), unit)
     algorithm = optimizer.on(HEAD, rounds=8, scaling="features")
@@ -232,7 +236,7 @@ def test_a_feature_that_is_constant_around_an_agent_is_zero_there():
     assert seen[0].abs().max() < 8
 
 
-def eased(deviations, trust=1.0):
+def eased_share(deviations, trust=1.0):
     """The units of features that are left as they are where they are alike, by plain loops."""
     logs = sorted(math.log(one) for one in deviations if one > 0)
     if not logs:
@@ -274,7 +278,7 @@ def units(deviations, *, server=False):
 def test_units_of_what_is_alike_are_those_of_plain_loops(deviations):
     for server in (False, True):
         found = units(deviations, server=server)
-        expected = torch.tensor(eased(deviations), dtype=torch.float64)
+        expected = torch.tensor(eased_share(deviations), dtype=torch.float64)
         torch.testing.assert_close(found, expected.expand(AGENTS, -1))
 
 
@@ -288,8 +292,8 @@ def test_small_spreads_of_few_rows_are_not_believed(rows, agents, trust, every):
     zero = torch.zeros(6, dtype=torch.float64)
     spreads = torch.cat([torch.ones(1, dtype=torch.float64), zero, deviations**2, zero])
     heard = torch.tensor([[agents]])
-    found = Standards.of(rows * spreads[None], torch.float64, every=every, agents=heard).unit[0]
-    expected = eased(deviations.tolist(), trust)
+    found = feature_units(rows * spreads[None], torch.float64, every=every, agents=heard)[1][0]
+    expected = eased_share(deviations.tolist(), trust)
     if every:
         expected = [max(one, one**trust) or 1.0 for one in deviations.tolist()]  # the median is 1
         expected[4] = 1.0
@@ -328,6 +332,6 @@ def test_a_server_forgets_what_was_told_in_units_that_are_no_longer(optimizer, s
         for _ in range(algorithm.steps):
             state = algorithm.step(state, task, network, random_data.seeded(1))
         of_server = state.sums[:1], state.progress[:1], state.varying[:1]
-        heard = hear(*of_server, features=FEATURES, agents=6)
+        heard = FederationEstimate.of(*of_server, features=FEATURES, agents=6)
         assert float(heard.varying) == FEATURES
         assert 0.1 < float(heard.scale) < 10

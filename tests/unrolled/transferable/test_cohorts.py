@@ -20,8 +20,8 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.tasks.unpadded import UnpaddedExamples
 from fedsurf.unrolled import Transferable
-from fedsurf.unrolled.transferable.feature_range import FeatureRangeError
-from fedsurf.unrolled.transferable.local_fit import Outlook
+from fedsurf.unrolled.transferable.local import FeatureRangeError
+from fedsurf.unrolled.transferable.newton import LocalProblem
 
 AGENTS, CLASSES = 6, 3
 SIZES = [9, 1, 30, 8, 2, 28]
@@ -129,15 +129,23 @@ def test_a_cohort_is_padded_to_its_largest_agent_only(many):
 def test_a_run_in_cohorts_is_that_of_all_at_once(request, gaps, features, options, star):
     task = unequal(features, gaps=gaps)
     alone = run(task, star=star, **options)
-    assert len(alone.cohorts.members) == 1
+    assert len(alone.groups) == 1
     request.getfixturevalue("many")
     found = run(task, star=star, **options)
-    assert len(found.cohorts.members) >= 3
+    assert len(found.groups) >= 3
     assert alone.weights.abs().max() > 0.01
-    for name in ("weights", "sums", "progress", "moments", "own", "own_moments", "sureness"):
+    for name in (
+        "weights",
+        "sums",
+        "progress",
+        "moments",
+        "own_sums",
+        "own_moments",
+        "confidence_sums",
+    ):
         torch.testing.assert_close(getattr(found, name), getattr(alone, name))
-    for name in ("count", "centre", "unit"):
-        pair = getattr(found.cohorts, name), getattr(alone.cohorts, name)
+    for name in ("counts", "centre", "unit"):
+        pair = getattr(found, name), getattr(alone, name)
         assert pair == (None, None) or torch.allclose(*pair)
 
 
@@ -166,14 +174,14 @@ def test_mini_batches_of_cohorts_are_of_their_own_examples(many, monkeypatch):
 
     def batch(outlook, size, generator):
         found = plain(outlook, size, generator)
-        seen.append((outlook.view, found.view))
+        seen.append((outlook.examples, found.examples))
         return found
 
-    plain = Outlook.batch
-    monkeypatch.setattr(Outlook, "batch", batch)
+    plain = LocalProblem.batch
+    monkeypatch.setattr(LocalProblem, "batch", batch)
     state = run(task, batch_size=3)
     assert state.weights.isfinite().all()
-    assert len(seen) == 7 * len(state.cohorts.members)
+    assert len(seen) == 7 * len(state.groups)
     for view, chosen in seen:
         for agent, count in enumerate(view.count[:, 0, 0].tolist()):
             own = view.x[agent][view.real[agent, :, 0] > 0]

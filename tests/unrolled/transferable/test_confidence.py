@@ -20,16 +20,16 @@ from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.transferable.confidence import (
-    INPUTS,
-    LARGEST,
-    SURENESS,
+    CONFIDENCE_SUMS,
+    INPUTS_SIZE,
+    MAX_LOG_FACTOR,
     Confidence,
-    known_of,
-    own_sureness,
+    confidence_inputs,
+    own_confidence_sums,
 )
-from fedsurf.unrolled.transferable.controller import SCHEDULE, schedule
-from fedsurf.unrolled.transferable.local_fit import by_feature
-from fedsurf.unrolled.transferable.summaries import SIGNALS, Heard, hear
+from fedsurf.unrolled.transferable.controller import SCHEDULE_SIZE, schedule
+from fedsurf.unrolled.transferable.newton import by_feature
+from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE, FederationEstimate
 
 AGENTS, ROUNDS = 6, 5
 
@@ -65,28 +65,32 @@ def heard(agents, classes, seed=0):
         torch.rand(agents, classes, generator=random_data.seeded(seed), dtype=torch.float64) + 0.01
     )
     share = share / share.sum(1, keepdim=True)
-    signals = torch.randn(agents, SIGNALS, generator=random_data.seeded(seed), dtype=torch.float64)
+    signals = torch.randn(
+        agents, DESCRIPTION_SIZE, generator=random_data.seeded(seed), dtype=torch.float64
+    )
     one = share[:, 0]
-    return Heard(share, share, one, torch.full_like(one, 4), 3 + one, 30 + one, signals)
+    return FederationEstimate(
+        share, share, one, torch.full_like(one, 4), 3 + one, 30 + one, signals
+    )
 
 
 @pytest.mark.parametrize("classes", [1, 2, 7])
 @pytest.mark.parametrize("server", [False, True])
 def test_what_it_sees_is_what_a_plain_loop_puts_together(classes, server):
-    of, when = heard(3, classes), torch.arange(SCHEDULE, dtype=torch.float64)
+    of, when = heard(3, classes), torch.arange(SCHEDULE_SIZE, dtype=torch.float64)
     agents = torch.tensor([[1.0], [0.5], [0.1]], dtype=torch.float64)
-    sureness = torch.tensor([[0.5, 2.0], [-3.0, 0.1], [0.0, 0.0]], dtype=torch.float64)
-    found = known_of(when, of, sureness, agents, server=server)
-    assert found.shape == (3, INPUTS)
+    confidence_sums = torch.tensor([[0.5, 2.0], [-3.0, 0.1], [0.0, 0.0]], dtype=torch.float64)
+    found = confidence_inputs(when, of, confidence_sums, agents, server=server)
+    assert found.shape == (3, INPUTS_SIZE)
     for agent in range(3):
         share = of.classes[agent].tolist()
         relative = [math.log(classes * one) for one in share]
         uneven = sum(one * log for one, log in zip(share, relative, strict=True))
-        slope, spread = (float(one) / float(of.examples[agent]) for one in sureness[agent])
-        step = min(LARGEST, max(-LARGEST, -slope / (spread + 1e-3)))
+        slope, spread = (float(one) / float(of.examples[agent]) for one in confidence_sums[agent])
+        step = min(MAX_LOG_FACTOR, max(-MAX_LOG_FACTOR, -slope / (spread + 1e-3)))
         weights = 4 * max(1, classes - 1) / float(of.total[agent])
         expected = [step, math.log(weights), math.log(spread + 1e-3) / 3]
-        expected += [*when.tolist(), *of.signals[agent].tolist()]
+        expected += [*when.tolist(), *of.description[agent].tolist()]
         expected += [uneven / max(0.5, math.log(classes)), max(-6, sum(relative) / classes) / 2]
         expected += [math.log(float(agents[agent])) / 3, float(server)]
         assert found[agent].tolist() == pytest.approx(expected)
@@ -94,7 +98,7 @@ def test_what_it_sees_is_what_a_plain_loop_puts_together(classes, server):
 
 def test_it_is_a_perceptron_with_a_bounded_outcome():
     confidence = optimizer().confidence
-    known = torch.randn(4, INPUTS, generator=random_data.seeded(3), dtype=torch.float64)
+    known = torch.randn(4, INPUTS_SIZE, generator=random_data.seeded(3), dtype=torch.float64)
     first, second = confidence.first, confidence.second
     for row, found in zip(known, confidence(known), strict=True):
         hidden = [
@@ -104,11 +108,11 @@ def test_it_is_a_perceptron_with_a_bounded_outcome():
         out = sum(w * h for w, h in zip(second.weight[0].tolist(), hidden, strict=True))
         out += float(second.bias[0])
         doubtful = 1 / (1 + 0.05 / math.exp(float(row[1])))
-        expected = LARGEST * math.tanh((float(row[0]) + doubtful * out) / LARGEST)
+        expected = MAX_LOG_FACTOR * math.tanh((float(row[0]) + doubtful * out) / MAX_LOG_FACTOR)
         assert float(found) == pytest.approx(expected)
     with torch.no_grad():
         second.bias.fill_(1e6)
-    assert confidence(known).max() <= LARGEST
+    assert confidence(known).max() <= MAX_LOG_FACTOR
 
 
 @pytest.mark.parametrize("server", [False, True])
@@ -118,20 +122,20 @@ def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
     for layer, state in enumerate(found):
         done = min(ROUNDS, 2 * (layer + 1))
         vary = torch.full((over.nodes,), 3.0, dtype=torch.float64)
-        of = hear(state.sums, state.progress, vary, features=3, agents=AGENTS)
+        of = FederationEstimate.of(state.sums, state.progress, vary, features=3, agents=AGENTS)
         for node in range(over.nodes):
             source = 0 if server else node
-            about = Heard(*(value[source : source + 1] for value in vars(of).values()))
+            about = FederationEstimate(*(value[source : source + 1] for value in of))
             hears = 3 if server else 1 + len(lopsided_graph()[node])
             when = schedule(done - 1, ROUNDS, 3 if server else 20, state.head)
             share = torch.tensor([[hears / AGENTS]], dtype=torch.float64)
-            sureness = state.sureness[source : source + 1]
-            known = known_of(when, about, sureness, share, server=server)
+            confidence_sums = state.confidence_sums[source : source + 1]
+            known = confidence_inputs(when, about, confidence_sums, share, server=server)
             factor = learned.confidence(known).exp()
             expected = by_feature(state.head[source : source + 1], 3) * factor
             torch.testing.assert_close(state.weights[node], expected[0])
-        rows = algorithm.known(state, over)
-        assert rows.shape == (1 if server else AGENTS, INPUTS)
+        rows = algorithm.inputs(state, over)
+        assert rows.shape == (1 if server else AGENTS, INPUTS_SIZE)
 
 
 @pytest.mark.parametrize("server", [False, True])
@@ -145,7 +149,7 @@ def test_no_agent_predicts_otherwise_and_two_more_numbers_are_sent(server):
         runs.append((found[-1], over.floats))
     (after, floats), (before, same) = runs
     messages = 3 * ROUNDS if server else ROUNDS * sum(dict(lopsided_graph().degree).values())
-    assert floats == same + SURENESS * messages
+    assert floats == same + CONFIDENCE_SUMS * messages
     assert torch.equal(after.head, before.head)
     model, pool = SoftmaxHead(3, 3), task.test.pooled()
     one, other = (model.logits(state.weights, pool.x) for state in (after, before))
@@ -169,7 +173,7 @@ def test_what_agents_tell_are_derivatives_by_the_factor_s_logarithm(factor):
         slope = torch.autograd.functional.jacobian(loss, zero)
         bend = torch.autograd.functional.hessian(loss, zero)
         probabilities = (factor * logits).softmax(1) * real
-        found = own_sureness(factor * logits, probabilities, labels)[agent]
+        found = own_confidence_sums(factor * logits, probabilities, labels)[agent]
         torch.testing.assert_close(found, torch.stack([slope, bend - slope]))
 
 
@@ -180,21 +184,21 @@ def test_what_is_heard_of_it_is_averaged_and_half_forgotten(server, features, ex
     task = random_data.task(0, AGENTS, train=examples, features=features)
     model, over = SoftmaxHead(features, 3), network(server=server)
     algorithm = optimizer().on(model, 2)
-    first = algorithm._through_server if server else algorithm._over_graph
+    first = algorithm.round
     middle = first(
         algorithm.init(task, over, random_data.seeded(0)), task, over, random_data.seeded(1)
     )
-    assert not middle.sureness.any()
+    assert not middle.confidence_sums.any()
     after = first(middle, task, over, random_data.seeded(1))
     heads = by_feature(middle.fitted if server else middle.head, features)
     labels = torch.nn.functional.one_hot(task.train.y, 3).mT
     logits = model.logits(over.agent_rows(heads), task.train.x).mT
-    own = own_sureness(logits, logits.softmax(1), labels)
+    own = own_confidence_sums(logits, logits.softmax(1), labels)
     if server:
         expected = own[calls(AGENTS, 3, 4, 2)[1]].mean(0) / 2
-        torch.testing.assert_close(after.sureness[0], expected)
+        torch.testing.assert_close(after.confidence_sums[0], expected)
     else:
-        torch.testing.assert_close(after.sureness, over.operator(torch.float64) @ own / 2)
+        torch.testing.assert_close(after.confidence_sums, over.operator(torch.float64) @ own / 2)
 
 
 def test_before_it_has_learned_what_agents_told_decides():
@@ -204,9 +208,9 @@ def test_before_it_has_learned_what_agents_told_decides():
     over = network(server=False)
     algorithm, found = states(fresh.requires_grad_(False), task, over)
     plain = states(none.requires_grad_(False), task, network(server=False))[1][-1].weights
-    told = algorithm.known(found[-1], over)[:, :1]
+    told = algorithm.inputs(found[-1], over)[:, :1]
     assert told.any()
-    expected = plain * (LARGEST * torch.tanh(told / LARGEST)).exp()
+    expected = plain * (MAX_LOG_FACTOR * torch.tanh(told / MAX_LOG_FACTOR)).exp()
     torch.testing.assert_close(found[-1].weights, expected)
 
 
@@ -214,14 +218,14 @@ def test_before_it_has_learned_what_agents_told_decides():
 def test_classes_agents_and_units_may_change_their_names(server):
     task, over = random_data.task(0, AGENTS), network(server=server)
     algorithm, found = states(optimizer(), task, over)
-    known = algorithm.known(found[-1], over)
+    known = algorithm.inputs(found[-1], over)
     turn = torch.tensor([2, 0, 1])
     renamed = Task(
         *(Examples(7 * part.x + 3, turn[part.y], part.mask) for part in (task.train, task.test)), 3
     )
     over = network(server=server)
     algorithm, found = states(optimizer(), renamed, over)
-    torch.testing.assert_close(algorithm.known(found[-1], over), known)
+    torch.testing.assert_close(algorithm.inputs(found[-1], over), known)
     if not server:
         order = torch.tensor([3, 1, 5, 0, 2, 4])
         parts = (Examples(part.x[order], part.y[order]) for part in (task.train, task.test))
@@ -230,14 +234,16 @@ def test_classes_agents_and_units_may_change_their_names(server):
         graph.add_edges_from((names[one], names[other]) for one, other in lopsided_graph().edges)
         over = Network(graph, "metropolis")
         algorithm, found = states(optimizer(), Task(*parts, 3), over)
-        torch.testing.assert_close(algorithm.known(found[-1], over), known[order])
+        torch.testing.assert_close(algorithm.inputs(found[-1], over), known[order])
 
 
 def test_it_counts_all_rounds_and_whom_a_server_hears():
     task, over = random_data.task(0, AGENTS), network(server=True)
     algorithm, found = states(optimizer(), task, over, scaling="features")
     expected = schedule(4, 5, 3, found[-1].head)
-    torch.testing.assert_close(algorithm.known(found[-1], over)[0, 3 : 3 + SCHEDULE], expected)
+    torch.testing.assert_close(
+        algorithm.inputs(found[-1], over)[0, 3 : 3 + SCHEDULE_SIZE], expected
+    )
 
 
 @pytest.mark.parametrize("agents", [1, 2])

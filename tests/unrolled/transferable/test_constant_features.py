@@ -14,15 +14,15 @@ import fedsurf
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled.transferable.curvature import (
-    FEW,
-    WIDTH,
-    WIDTH_THROUGH_SERVER,
+from fedsurf.unrolled.transferable.summaries import (
+    MAX_WHOLE_FEATURES,
+    SERVER_SKETCH_WIDTH,
+    SKETCH_WIDTH,
     Curvature,
-    directions,
     pack,
+    sketch_directions,
+    varying_count,
 )
-from fedsurf.unrolled.transferable.moments import varying
 
 AGENTS, CLASSES, ROUNDS = 6, 3, 6
 
@@ -68,7 +68,9 @@ def likely(task, state, *, star):
 def test_constant_features_change_nothing(values, scaling, masked, star):
     task = random_data.task(3, AGENTS, 9, 5, 5, CLASSES, masked=masked)
     longer = with_constants(task, values)
-    assert longer.features <= FEW  # with more, the random directions of the sketch differ
+    assert (
+        longer.features <= MAX_WHOLE_FEATURES
+    )  # with more, the random directions of the sketch differ
     alone, found = (end(one, star=star, scaling=scaling) for one in (task, longer))
     assert (found.varying[0 if star else slice(None)] == 5).all()
     expected = likely(task, alone, star=star)
@@ -96,8 +98,8 @@ def test_a_whole_run_with_constant_features_equals_a_loop(features, star):
     )
     learned = fedsurf.load()
     found = end(task, star=star)
-    sketch = WIDTH_THROUGH_SERVER if star else WIDTH
-    omega = directions(task.features, torch.float64, sketch)
+    sketch = SERVER_SKETCH_WIDTH if star else SKETCH_WIDTH
+    omega = sketch_directions(task.features, torch.float64, sketch)
     federation = naive_transfer.Federation(random_data.real_examples(task.train), CLASSES, omega)
     if star:
         rows = federation.through_server(learned.server, ROUNDS, calls(AGENTS, 3, 4, ROUNDS))
@@ -117,7 +119,7 @@ def test_a_whole_run_with_constant_features_equals_a_loop(features, star):
 
 @pytest.mark.parametrize("features", [3, 40])
 def test_those_that_vary_are_counted_as_a_loop_counts_them(features):
-    omega = directions(features, torch.float64)
+    omega = sketch_directions(features, torch.float64)
     width = omega.shape[1]
     x = random_data.weights(7, AGENTS, 6 * features).reshape(AGENTS, 6, features)
     x[0, :, 1] = 0  # constant
@@ -133,24 +135,24 @@ def test_those_that_vary_are_counted_as_a_loop_counts_them(features):
     moments = torch.cat([6 * centre, pack(sketch)], 1)
     plain = torch.cat([6 * centre, sketch.mT.flatten(1)], 1)
     for own in (None, unit):
-        found = varying(moments, sums, omega, own)
+        found = varying_count(moments, sums, omega, own)
         assert found.tolist() == [
             naive_transfer.varying(sums[i].tolist(), plain[i].tolist(), omega, one)
             for i, one in enumerate(torch.ones_like(unit) if own is None else own)
         ]
-    assert varying(moments, sums, omega, None).tolist() == [
+    assert varying_count(moments, sums, omega, None).tolist() == [
         features - 1, features - 2, features, features, features, features,
     ]  # fmt: skip
     assert plain.shape[1] == features * (1 + width)
 
 
 def test_what_is_left_of_the_trace_is_shared_by_those_that_vary():
-    omega = directions(60, torch.float64)
+    omega = sketch_directions(60, torch.float64)
     matrix = torch.diag((torch.arange(60) < 20).double())  # 20 vary, all as much
     scale = torch.full((1,), 20 / 60, dtype=torch.float64)
     sketch = (omega.T @ matrix)[None]
     found = Curvature.of(sketch, omega, scale, scale.new_tensor([20]))
-    left = (20 - float(found.values.sum())) / (20 - WIDTH)
+    left = (20 - float(found.values.sum())) / (20 - SKETCH_WIDTH)
     assert float(found.rest) == pytest.approx(min(1.0, left), rel=1e-3)
     assert float(found.rest) > 0.9
     unaware = Curvature.of(sketch, omega, scale, scale.new_tensor([60]))

@@ -8,18 +8,18 @@ import torch
 from random_data import seeded, weights
 
 from fedsurf.unrolled.transferable.controller import (
-    CLASS_INPUTS,
-    CONTEXT,
-    KNOBS,
+    CLASS_SIZE,
+    CONTEXT_SIZE,
+    CONTROLS,
+    GRAPH_CALLS,
     LENGTHS,
     MIXING,
-    NOBODY,
-    OWN,
-    SCHEDULE,
+    SCHEDULE_SIZE,
+    SHARES_SIZE,
     Controller,
     schedule,
 )
-from fedsurf.unrolled.transferable.summaries import SIGNALS
+from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE
 
 AGENTS, CLASSES = 4, 3
 SHARE = torch.tensor([[1.0], [0.5], [0.1], [1.0]], dtype=torch.float64)
@@ -33,14 +33,14 @@ def controller():
 
 def named(lengths, mixing):
     """Each knob by its name, `[agents]`."""
-    return dict(zip(KNOBS, torch.cat([lengths, mixing], 1).unbind(1), strict=True))
+    return dict(zip(CONTROLS, torch.cat([lengths, mixing], 1).unbind(1), strict=True))
 
 
 @pytest.mark.parametrize(("step", "steps"), [(0, 1), (0, 20), (7, 20), (19, 20), (39, 40)])
-@pytest.mark.parametrize("heard", [1, NOBODY, 100])
+@pytest.mark.parametrize("heard", [1, GRAPH_CALLS, 100])
 def test_the_schedule_equals_its_formula(step, steps, heard):
     found = schedule(step, steps, heard, torch.zeros(1, dtype=torch.float64))
-    assert found.shape == (SCHEDULE,)
+    assert found.shape == (SCHEDULE_SIZE,)
     assert found.tolist() == pytest.approx(naive_transfer.schedule(step, steps, heard), rel=1e-12)
     assert found.isfinite().all()
 
@@ -48,12 +48,12 @@ def test_the_schedule_equals_its_formula(step, steps, heard):
 def test_knobs_and_gates_equal_plain_sums(controller):
     for value in controller.parameters():
         value += 0.5 * torch.randn(value.shape, generator=seeded(1), dtype=torch.float64)
-    when, signals = weights(2, 1, SCHEDULE)[0], weights(3, AGENTS, SIGNALS)
-    about = torch.randn(AGENTS, CLASSES, CLASS_INPUTS, generator=seeded(4), dtype=torch.float64)
-    lengths, mixing, context = controller.knobs(when, signals, SHARE, HEARD)
+    when, signals = weights(2, 1, SCHEDULE_SIZE)[0], weights(3, AGENTS, DESCRIPTION_SIZE)
+    about = torch.randn(AGENTS, CLASSES, CLASS_SIZE, generator=seeded(4), dtype=torch.float64)
+    lengths, mixing, context = controller.controls(when, signals, SHARE, HEARD)
     knobs = named(lengths, mixing)
     gate, offset = controller.gates(about, context)
-    assert list(knobs) == list(KNOBS)
+    assert list(knobs) == list(CONTROLS)
     assert gate.shape == offset.shape == (AGENTS, CLASSES, 1)
     for agent in range(AGENTS):
         values = naive_transfer.perceptron(
@@ -66,10 +66,10 @@ def test_knobs_and_gates_equal_plain_sums(controller):
                 math.log(float(HEARD[agent])) / 3,
             ],
         )
-        for name, value in zip(KNOBS, values, strict=False):
+        for name, value in zip(CONTROLS, values, strict=False):
             assert knobs[name].shape == (AGENTS,)
             assert float(knobs[name][agent]) == pytest.approx(value)
-        assert context[agent].tolist() == pytest.approx(values[len(KNOBS) :])
+        assert context[agent].tolist() == pytest.approx(values[len(CONTROLS) :])
         for c in range(CLASSES):
             opening, weight = naive_transfer.perceptron(
                 controller.class_in,
@@ -81,14 +81,14 @@ def test_knobs_and_gates_equal_plain_sums(controller):
 
 
 def test_as_drawn_it_is_close_to_its_start(controller):
-    when = torch.zeros(SCHEDULE, dtype=torch.float64)
-    lengths, mixing, context = controller.knobs(
-        when, weights(5, AGENTS, SIGNALS), torch.ones_like(SHARE), HEARD
+    when = torch.zeros(SCHEDULE_SIZE, dtype=torch.float64)
+    lengths, mixing, context = controller.controls(
+        when, weights(5, AGENTS, DESCRIPTION_SIZE), torch.ones_like(SHARE), HEARD
     )
     knobs = named(lengths, mixing)
-    for name, start in KNOBS.items():
+    for name, start in CONTROLS.items():
         assert (knobs[name] - start).abs().max() < 0.3, name
-    about = torch.zeros(AGENTS, CLASSES, CLASS_INPUTS, dtype=torch.float64)
+    about = torch.zeros(AGENTS, CLASSES, CLASS_SIZE, dtype=torch.float64)
     gate, offset = controller.gates(about, context)
     assert (gate - 1).abs().max() < 0.2
     assert (offset - 0.5).abs().max() < 0.2
@@ -105,24 +105,24 @@ def test_the_same_generator_draws_the_same_parameters_and_no_global_one_is_touch
 
 def test_parameters_serve_inputs_of_any_precision(controller):
     single = Controller(16, 12, seeded(0))
-    when, signals = weights(2, 1, SCHEDULE)[0], weights(3, AGENTS, SIGNALS)
-    found = single.knobs(when, signals, SHARE, HEARD)
-    expected = controller.knobs(when, signals, SHARE, HEARD)
+    when, signals = weights(2, 1, SCHEDULE_SIZE)[0], weights(3, AGENTS, DESCRIPTION_SIZE)
+    found = single.controls(when, signals, SHARE, HEARD)
+    expected = controller.controls(when, signals, SHARE, HEARD)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float64
         torch.testing.assert_close(one, other)
 
 
 def test_its_sizes_are_those_that_it_is_made_of():
-    assert len(LENGTHS) + len(MIXING) == len(KNOBS) == 11
+    assert len(LENGTHS) + len(MIXING) == len(CONTROLS) == 11
     made = Controller(5, 7, seeded(0))
     shapes = {name: tuple(value.shape) for name, value in made.named_parameters()}
     assert shapes == {
-        "round_in.weight": (5, SCHEDULE + SIGNALS + OWN),
+        "round_in.weight": (5, SCHEDULE_SIZE + DESCRIPTION_SIZE + SHARES_SIZE),
         "round_in.bias": (5,),
-        "round_out.weight": (len(KNOBS) + CONTEXT, 5),
-        "round_out.bias": (len(KNOBS) + CONTEXT,),
-        "class_in.weight": (7, CLASS_INPUTS + CONTEXT),
+        "round_out.weight": (len(CONTROLS) + CONTEXT_SIZE, 5),
+        "round_out.bias": (len(CONTROLS) + CONTEXT_SIZE,),
+        "class_in.weight": (7, CLASS_SIZE + CONTEXT_SIZE),
         "class_in.bias": (7,),
         "class_out.weight": (2, 7),
         "class_out.bias": (2,),

@@ -5,13 +5,13 @@ import pytest
 import torch
 from random_data import seeded
 
-from fedsurf.unrolled.transferable.curvature import (
-    FEW,
-    SHIFT,
-    WIDTH,
+from fedsurf.unrolled.transferable.summaries import (
+    DIAGONAL_SHIFT,
+    MAX_WHOLE_FEATURES,
+    SKETCH_WIDTH,
     Curvature,
-    directions,
     pack,
+    sketch_directions,
     unpack,
 )
 
@@ -31,7 +31,7 @@ def moment(seed, features, rank, decay=0.0):
 def found_in(matrices, dtype=torch.float64):
     matrices = matrices.to(dtype)
     features = matrices.shape[1]
-    omega = directions(features, dtype, SKETCH)
+    omega = sketch_directions(features, dtype, SKETCH)
     scale = matrices.diagonal(dim1=1, dim2=2).sum(1) / features
     return Curvature.of(omega.T @ matrices, omega, scale, torch.full_like(scale, features))
 
@@ -43,17 +43,17 @@ def whole(curvature, place=0):
     return axes.T @ torch.diag(values) @ axes + curvature.rest[place] * (identity - axes.T @ axes)
 
 
-@pytest.mark.parametrize("features", [1, 5, FEW, FEW + 1, 100])
+@pytest.mark.parametrize("features", [1, 5, MAX_WHOLE_FEATURES, MAX_WHOLE_FEATURES + 1, 100])
 def test_directions_are_orthonormal_and_the_same_for_all(features):
-    omega = directions(features, torch.float64)
-    width = WIDTH if features > FEW else features
+    omega = sketch_directions(features, torch.float64)
+    width = SKETCH_WIDTH if features > MAX_WHOLE_FEATURES else features
     assert omega.shape == (features, width)
     torch.testing.assert_close(omega.T @ omega, torch.eye(width, dtype=torch.float64))
-    assert torch.equal(omega, directions(features, torch.float64))
-    assert torch.equal(directions(features, torch.float32), omega.float())
+    assert torch.equal(omega, sketch_directions(features, torch.float64))
+    assert torch.equal(sketch_directions(features, torch.float32), omega.float())
 
 
-@pytest.mark.parametrize("features", [1, 2, 7, WIDTH, FEW])
+@pytest.mark.parametrize("features", [1, 2, 7, SKETCH_WIDTH, MAX_WHOLE_FEATURES])
 @pytest.mark.parametrize("decay", [0.0, 2.0])
 def test_with_few_features_everything_is_found(features, decay):
     matrix = moment(0, features, features, decay)
@@ -68,7 +68,7 @@ def test_matrices_of_small_rank_are_found_up_to_the_shift(rank, error):
     trace = float(matrix.trace())
     found = found_in(matrix[None])
     leading = found.axes[0].T @ torch.diag(found.values[0]) @ found.axes[0]
-    assert (leading - matrix).norm() < error * SHIFT * trace
+    assert (leading - matrix).norm() < error * DIAGONAL_SHIFT * trace
     assert float(found.rest[0]) == pytest.approx(1e-3 * trace / 60, rel=1)
 
 
@@ -78,7 +78,7 @@ def test_it_equals_a_naive_computation_and_keeps_the_trace(features, decay):
     matrices = torch.stack([moment(seed, features, features, decay) for seed in (2, 3)])
     matrices[1] *= 1e4
     found = found_in(matrices)
-    omega = directions(features, torch.float64, SKETCH)
+    omega = sketch_directions(features, torch.float64, SKETCH)
     for place, matrix in enumerate(matrices):
         trace = float(matrix.trace())
         expected = naive_transfer.second_moment(matrix @ omega, omega, trace / features, features)
@@ -109,7 +109,7 @@ def test_single_and_double_precision_agree(features):
 @pytest.mark.parametrize("features", [1, 5, 40])
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_nothing_heard_gives_no_curvature_and_no_trouble(features, scale):
-    omega = directions(features, torch.float32)
+    omega = sketch_directions(features, torch.float32)
     vary = torch.full((2,), float(features))
     found = Curvature.of(torch.zeros(2, *omega.T.shape), omega, torch.full((2,), scale), vary)
     for value in (found.axes, found.values, found.rest):
@@ -133,7 +133,7 @@ def test_one_example_is_one_direction(features):
 @pytest.mark.parametrize("features", [6, 40])
 def test_whatever_is_heard_the_curvature_is_positive(features):
     """Averages on their way need not be those of any examples: not even symmetric or positive."""
-    omega = directions(features, torch.float64)
+    omega = sketch_directions(features, torch.float64)
     heard = torch.randn(20, *omega.T.shape, generator=seeded(8), dtype=torch.float64)
     scale, vary = (torch.full((20,), one, dtype=torch.float64) for one in (0.5, features))
     found = Curvature.of(heard, omega, scale, vary)
@@ -145,14 +145,14 @@ def test_whatever_is_heard_the_curvature_is_positive(features):
         assert torch.linalg.eigvalsh(damped).min() > 0
 
 
-@pytest.mark.parametrize("features", [1, 7, FEW, FEW + 1])
+@pytest.mark.parametrize("features", [1, 7, MAX_WHOLE_FEATURES, MAX_WHOLE_FEATURES + 1])
 def test_a_message_is_half_of_a_whole_moment_and_all_of_a_sketch(features):
     matrices = torch.stack([moment(seed, features, features, 1.0) for seed in range(3)])
-    omega = directions(features, torch.float64)
+    omega = sketch_directions(features, torch.float64)
     sketch = omega.T @ matrices
     message = pack(sketch)
     half = features * (features + 1) // 2
-    assert message.shape[1] == (half if features <= FEW else features * WIDTH)
+    assert message.shape[1] == (half if features <= MAX_WHOLE_FEATURES else features * SKETCH_WIDTH)
     torch.testing.assert_close(unpack(message, *omega.shape), sketch)
 
 

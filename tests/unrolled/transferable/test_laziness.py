@@ -14,8 +14,13 @@ import fedsurf
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, TimeVaryingNetwork, with_faults
 from fedsurf.unrolled import Transferable, TransferableConfig
-from fedsurf.unrolled.transferable.curvature import WIDTH, directions
-from fedsurf.unrolled.transferable.laziness import CALM, SWINGING, lazily, laziness
+from fedsurf.unrolled.transferable.graph import (
+    CALM_EIGENVALUE,
+    SWINGING_EIGENVALUE,
+    laziness,
+    mix_lazily,
+)
+from fedsurf.unrolled.transferable.summaries import SKETCH_WIDTH, sketch_directions
 
 CALM_GRAPHS = {
     "one agent": nx.empty_graph(1),
@@ -51,22 +56,22 @@ def test_on_most_graphs_nobody_is_lazy(graph):
     values = random_data.weights(1, over.nodes, 3)
     mixed = over.mix(values)
     assert laziness(over) == 0
-    assert lazily(over, [values], [mixed])[0] is mixed
+    assert mix_lazily(over, [values], [mixed])[0] is mixed
 
 
 @pytest.mark.parametrize("shift", ["metropolis", "adjacency"])
 @pytest.mark.parametrize("graph", SWINGING_GRAPHS.values(), ids=SWINGING_GRAPHS)
 def test_where_agents_would_swing_they_keep_just_enough(graph, shift):
     over = network(graph, shift)
-    assert over.lowest_eigenvalue < SWINGING
+    assert over.lowest_eigenvalue < SWINGING_EIGENVALUE
     unit = torch.eye(over.nodes, dtype=torch.float64)
-    (lazy,) = lazily(over, [unit], [over.mix(unit)])
+    (lazy,) = mix_lazily(over, [unit], [over.mix(unit)])
     torch.testing.assert_close(lazy.sum(1), torch.ones(over.nodes, dtype=torch.float64))
-    assert float(eigenvalues(lazy).min()) == pytest.approx(CALM, abs=1e-9)
+    assert float(eigenvalues(lazy).min()) == pytest.approx(CALM_EIGENVALUE, abs=1e-9)
     share = laziness(over)
     assert 0 < share < 0.5
     own, others = random_data.weights(2, over.nodes, 4), random_data.weights(3, over.nodes, 2)
-    found = lazily(over, [own, others], over.mix_parts(own, others))
+    found = mix_lazily(over, [own, others], over.mix_parts(own, others))
     for part, sent in zip(found, (own, others), strict=True):
         rows = naive.mix(over.graph, sent.tolist(), shift)
         for agent, place in itertools.product(range(over.nodes), range(sent.shape[1])):
@@ -95,7 +100,7 @@ def test_a_whole_run_equals_a_loop_in_which_agents_are_lazy():
     for _ in range(algorithm.steps):
         state = algorithm.step(state, task, over, random_data.seeded(1))
     lowest = 1 / 6 - 5 / 6
-    share = (CALM - lowest) / (1 - lowest)
+    share = (CALM_EIGENVALUE - lowest) / (1 - lowest)
 
     def mix(rows):
         mixed = naive.mix(graph, rows, "metropolis")
@@ -105,7 +110,9 @@ def test_a_whole_run_equals_a_loop_in_which_agents_are_lazy():
         ]
 
     federation = naive_transfer.Federation(
-        random_data.real_examples(task.train), classes, directions(20, torch.float64, WIDTH)
+        random_data.real_examples(task.train),
+        classes,
+        sketch_directions(20, torch.float64, SKETCH_WIDTH),
     )
     rows = federation.over_graph(learned.graph, rounds, mix, [6] * agents)
     expected = torch.tensor(rows, dtype=torch.float64)

@@ -9,9 +9,9 @@ import torch
 from random_data import seeded
 
 from fedsurf.tasks.examples import Examples
-from fedsurf.unrolled.transferable.curvature import Curvature
-from fedsurf.unrolled.transferable.local_fit import LocalFit, Outlook, Step, by_feature
-from fedsurf.unrolled.transferable.local_view import LocalView
+from fedsurf.unrolled.transferable.local import LocalExamples
+from fedsurf.unrolled.transferable.newton import HeadFit, LocalProblem, Step, by_feature
+from fedsurf.unrolled.transferable.summaries import Curvature
 
 AGENTS, CLASSES = 3, 4
 
@@ -40,11 +40,11 @@ def some_step(seed=0):
 
 def start(view, curvature, weights):
     """A fit that begins at raw heads as a SoftmaxHead has them."""
-    return LocalFit(Outlook.of(view, curvature), by_class(weights, view.x.shape[2]))
+    return HeadFit(LocalProblem.of(view, curvature), by_class(weights, view.x.shape[2]))
 
 
 def raw_head(fit):
-    return by_feature(fit.head(), fit.view.x.shape[2])
+    return by_feature(fit.head(), fit.examples.x.shape[2])
 
 
 def some_curvature(features, width, seed=1):
@@ -53,7 +53,7 @@ def some_curvature(features, width, seed=1):
 
 
 def one_agent(curvature, agent=0):
-    return Curvature(*(value[agent : agent + 1] for value in vars(curvature).values()))
+    return Curvature(*(value[agent : agent + 1] for value in curvature))
 
 
 def by_class(weights, features):
@@ -74,13 +74,13 @@ def as_matrix(curvature, agent):
 @pytest.mark.parametrize("moved", [False, True])
 def test_steps_equal_a_loop_with_explicit_inverses(size, features, width, masked, moved):
     examples = random_data.examples(2, AGENTS, size, features, CLASSES, masked=masked)
-    view = LocalView.of(examples, CLASSES, unit=normal(3, AGENTS, features).exp())
+    view = LocalExamples.of(examples, CLASSES, unit=normal(3, AGENTS, features).exp())
     assert view.x.shape[1] == {6: 6, 13: 16}[size], "rows are added where few are missing"
     assert view.wide == (features > size)
     centres = view.centre
     if moved:
         centres = normal(50, AGENTS, features)
-        view = view.about(normal(51, AGENTS, features)).about(centres)
+        view = view.recentred(normal(51, AGENTS, features)).recentred(centres)
     curvature, step = some_curvature(features, width), some_step()
     weights = normal(4, AGENTS, (features + 1) * CLASSES)
     fit = start(view, curvature, weights)
@@ -118,21 +118,22 @@ def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(ma
     examples = random_data.examples(5, AGENTS, 6, 4, CLASSES, masked=masked)
     wide = replace(examples, x=torch.cat([examples.x, examples.x.new_zeros(AGENTS, 6, 5)], 2))
     curvature, step = some_curvature(4, 2), some_step(20)
-    longer = replace(
-        curvature, axes=torch.cat([curvature.axes, curvature.axes.new_zeros(AGENTS, 2, 5)], 2)
+    longer = curvature._replace(
+        axes=torch.cat([curvature.axes, curvature.axes.new_zeros(AGENTS, 2, 5)], 2)
     )
     weights = normal(6, AGENTS, 5, CLASSES)
     zeros = weights.new_zeros(AGENTS, 5, CLASSES)
     wider = torch.cat([weights[:, :4], zeros, weights[:, 4:]], 1)
-    narrow_fit = start(LocalView.of(examples, CLASSES), curvature, weights.flatten(1))
-    wide_fit = start(LocalView.of(wide, CLASSES), longer, wider.flatten(1))
-    assert wide_fit.view.wide
-    assert not narrow_fit.view.wide
+    narrow_fit = start(LocalExamples.of(examples, CLASSES), curvature, weights.flatten(1))
+    wide_fit = start(LocalExamples.of(wide, CLASSES), longer, wider.flatten(1))
+    assert wide_fit.examples.wide
+    assert not narrow_fit.examples.wide
     for _ in range(4):
         narrow_fit.take(step)
         wide_fit.take(step)
         torch.testing.assert_close(
-            narrow_fit.logits.mT * narrow_fit.view.real, wide_fit.logits.mT * wide_fit.view.real
+            narrow_fit.logits.mT * narrow_fit.examples.real,
+            wide_fit.logits.mT * wide_fit.examples.real,
         )
     narrow = raw_head(narrow_fit).reshape(AGENTS, 5, CLASSES)
     found = raw_head(wide_fit).reshape(AGENTS, 10, CLASSES)
@@ -143,7 +144,7 @@ def test_the_path_through_the_gram_matrix_equals_the_one_through_the_features(ma
 @pytest.mark.parametrize("features", [3, 9])
 def test_logits_are_those_of_the_raw_head(features):
     examples = random_data.examples(7, AGENTS, 6, features, CLASSES, masked=True)
-    view = LocalView.of(examples, CLASSES)
+    view = LocalExamples.of(examples, CLASSES)
     fit = start(view, some_curvature(features, 2), normal(8, AGENTS, (features + 1) * CLASSES))
     for _ in range(2):
         fit.take(some_step(30))
@@ -155,7 +156,7 @@ def test_logits_are_those_of_the_raw_head(features):
 
 def test_without_a_step_the_head_is_what_it_was():
     weights = normal(9, AGENTS, 4 * CLASSES)
-    view = LocalView.of(random_data.examples(9, AGENTS, 5, 3, CLASSES), CLASSES)
+    view = LocalExamples.of(random_data.examples(9, AGENTS, 5, 3, CLASSES), CLASSES)
     view = replace(view, unit=normal(10, AGENTS, 3).exp())
     torch.testing.assert_close(raw_head(start(view, some_curvature(3, 2), weights)), weights)
 
@@ -169,14 +170,13 @@ def test_heads_class_by_class_are_the_same_numbers():
 
 
 def test_a_step_moves_the_logits_no_farther_than_its_reach():
-    view = LocalView.of(random_data.examples(11, AGENTS, 6, 9, CLASSES), CLASSES)
+    view = LocalExamples.of(random_data.examples(11, AGENTS, 6, 9, CLASSES), CLASSES)
     weights = torch.zeros(AGENTS, 10 * CLASSES, dtype=torch.float64)
     step = some_step(40)
     for length, reach in ((1e6, 0.7), (1e6, 3.0), (1e-6, 3.0)):
         fit = start(view, some_curvature(9, 4), weights)
         fit.take(
-            replace(
-                step,
+            step._replace(
                 newton=torch.full_like(step.newton, length),
                 gradient=torch.zeros_like(step.gradient),
                 reach=torch.full_like(step.reach, reach),
@@ -192,16 +192,16 @@ def test_a_step_moves_the_logits_no_farther_than_its_reach():
 def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
     examples = random_data.examples(12, AGENTS, 6, features, CLASSES, masked=masked)
     centre, unit = normal(13, AGENTS, features), normal(14, AGENTS, features).exp()
-    first = LocalView.of(examples, CLASSES, unit=unit)
-    view = first.about(normal(19, AGENTS, features)).about(centre)
-    expected = LocalView.of(examples, CLASSES, centre, unit)
-    for name in ("gram", "centre", "own_sum", "unit", "labels", "real", "count"):
+    first = LocalExamples.of(examples, CLASSES, unit=unit)
+    view = first.recentred(normal(19, AGENTS, features)).recentred(centre)
+    expected = LocalExamples.of(examples, CLASSES, centre, unit)
+    for name in ("gram", "centre", "raw_sum", "unit", "labels", "real", "count"):
         torch.testing.assert_close(getattr(view, name), getattr(expected, name))
     torch.testing.assert_close((view.x + view.moved[:, None]) * view.real, expected.x)
     assert torch.equal(view.x, first.x) == view.wide
     for agent, own in enumerate(random_data.real_examples(examples)):
         raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
-        torch.testing.assert_close(view.own_sum[agent], raw.sum(0))
+        torch.testing.assert_close(view.raw_sum[agent], raw.sum(0))
         seen = (raw - centre[agent]) / unit[agent]
         omega = normal(15, features, 2)
         kept = first.sketch(omega) if view.wide else None
@@ -215,9 +215,9 @@ def test_a_view_from_elsewhere_is_of_the_same_examples(features, masked):
 @pytest.mark.parametrize("features", [3, 9])
 def test_an_outlook_is_of_the_examples_from_the_centre(features):
     examples = random_data.examples(21, AGENTS, 6, features, CLASSES, masked=True)
-    view = LocalView.of(examples, CLASSES).about(normal(22, AGENTS, features))
+    view = LocalExamples.of(examples, CLASSES).recentred(normal(22, AGENTS, features))
     curvature = some_curvature(features, 2)
-    outlook = Outlook.of(view, curvature)
+    outlook = LocalProblem.of(view, curvature)
     assert outlook.seen.shape == (AGENTS, 2, 6)
     for agent, own in enumerate(random_data.real_examples(examples)):
         places = view.real[agent, :, 0].nonzero().flatten().tolist()
@@ -235,46 +235,48 @@ def test_an_outlook_is_of_the_examples_from_the_centre(features):
 def test_a_batch_is_an_outlook_on_some_of_the_examples(features, size):
     examples = random_data.examples(23, AGENTS, 6, features, CLASSES, masked=True)
     unit = normal(24, AGENTS, features).exp()
-    view = LocalView.of(examples, CLASSES, unit=unit).about(normal(25, AGENTS, features))
+    view = LocalExamples.of(examples, CLASSES, unit=unit).recentred(normal(25, AGENTS, features))
     curvature = some_curvature(features, 2)
-    batch = Outlook.of(view, curvature).batch(size, seeded(26))
+    batch = LocalProblem.of(view, curvature).batch(size, seeded(26))
     counts = examples.counts
-    assert batch.view.count[:, 0, 0].tolist() == counts.clamp(max=size).tolist()
+    assert batch.examples.count[:, 0, 0].tolist() == counts.clamp(max=size).tolist()
     for agent, own in enumerate(random_data.real_examples(examples)):
         raw = torch.tensor([x for x, _ in own], dtype=torch.float64)
         labels = torch.tensor([label for _, label in own])
         seen = (raw - view.centre[agent]) / unit[agent]
-        real = batch.view.real[agent, :, 0] > 0
-        here = ((batch.view.x + batch.view.moved[:, None]) * batch.view.real)[agent][real]
+        real = batch.examples.real[agent, :, 0] > 0
+        here = ((batch.examples.x + batch.examples.moved[:, None]) * batch.examples.real)[agent][
+            real
+        ]
         distance = torch.cdist(here, seen)
         chosen = distance.argmin(1)
         assert float(distance.amin(1).max()) < 1e-7
         assert len(set(chosen.tolist())) == min(size, len(own))
         one_of = Examples(raw[chosen][None], labels[chosen][None])
         centre = view.centre[agent : agent + 1]
-        alone = LocalView.of(one_of, CLASSES, centre, unit[agent : agent + 1])
-        expected = Outlook.of(alone, one_agent(curvature, agent))
+        alone = LocalExamples.of(one_of, CLASSES, centre, unit[agent : agent + 1])
+        expected = LocalProblem.of(alone, one_agent(curvature, agent))
         torch.testing.assert_close(batch.seen[agent][:, real], expected.seen[0])
-        torch.testing.assert_close(batch.view.labels[agent][:, real], alone.labels[0])
-        torch.testing.assert_close(batch.view.total[agent], batch.view.x[agent].sum(0))
+        torch.testing.assert_close(batch.examples.labels[agent][:, real], alone.labels[0])
+        torch.testing.assert_close(batch.examples.total[agent], batch.examples.x[agent].sum(0))
         if view.wide:
             products = here @ here.T
-            torch.testing.assert_close(batch.view.gram[agent][real][:, real], products)
+            torch.testing.assert_close(batch.examples.gram[agent][real][:, real], products)
 
 
 def test_batches_are_uniform():
     examples = random_data.examples(27, 1, 5, 9, CLASSES)
-    outlook = Outlook.of(LocalView.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
+    outlook = LocalProblem.of(LocalExamples.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
     random, seen = seeded(28), torch.zeros(5)
     for _ in range(2000):
-        batch = outlook.batch(2, random).view.x[0]
-        seen += (batch[:, None] == outlook.view.x).all(2).sum(0)
+        batch = outlook.batch(2, random).examples.x[0]
+        seen += (batch[:, None] == outlook.examples.x).all(2).sum(0)
     assert (seen / 2000 - 2 / 5).abs().max() < 0.05
 
 
 def test_some_agents_see_what_they_saw():
     unit = normal(18, AGENTS, 9).exp()
-    view = LocalView.of(
+    view = LocalExamples.of(
         random_data.examples(16, AGENTS, 6, 9, CLASSES, masked=True), CLASSES, unit=unit
     )
     assert replace(view, unit=None).of_agents(torch.tensor([1])).unit is None
@@ -290,7 +292,7 @@ def test_padding_is_never_seen():
         torch.where(examples.mask, examples.y, 3),
         examples.mask,
     )
-    one, two = LocalView.of(examples, CLASSES), LocalView.of(noisy, CLASSES)
+    one, two = LocalExamples.of(examples, CLASSES), LocalExamples.of(noisy, CLASSES)
     for name, value in vars(one).items():
         if value is not None:
             torch.testing.assert_close(getattr(two, name), value)

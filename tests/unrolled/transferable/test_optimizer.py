@@ -18,21 +18,23 @@ from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, with_faults
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import Transferable, TransferableConfig, memory
+from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.config import MAX_ROUNDS
-from fedsurf.unrolled.transferable.controller import SCHEDULE, schedule
-from fedsurf.unrolled.transferable.curvature import (
-    FEW,
-    WIDTH,
-    WIDTH_THROUGH_SERVER,
-    directions,
+from fedsurf.unrolled.transferable.controller import SCHEDULE_SIZE, schedule
+from fedsurf.unrolled.transferable.local import FeatureRangeError, LocalExamples
+from fedsurf.unrolled.transferable.newton import by_feature
+from fedsurf.unrolled.transferable.optimizer import SHARED_ROUNDS
+from fedsurf.unrolled.transferable.server import server_weights
+from fedsurf.unrolled.transferable.summaries import (
+    MAX_WHOLE_FEATURES,
+    PROGRESS_SIZE,
+    SERVER_SKETCH_WIDTH,
+    SKETCH_WIDTH,
+    SUMS_SIZE,
+    FederationEstimate,
+    sketch_directions,
     unpack,
 )
-from fedsurf.unrolled.transferable.feature_range import FeatureRangeError
-from fedsurf.unrolled.transferable.local_fit import by_feature
-from fedsurf.unrolled.transferable.local_view import LocalView
-from fedsurf.unrolled.transferable.summaries import PROGRESS, SUMS, hear
-from fedsurf.unrolled.transferable.transferable_algorithm import SHARED_ROUNDS
 
 AGENTS, CLASSES = 6, 3
 HEARING = [1 + len(lopsided_graph()[agent]) for agent in range(AGENTS)]
@@ -100,7 +102,9 @@ def test_a_whole_run_equals_a_loop_over_agents_and_neighbours(
     task = random_data.task(3, AGENTS, examples, 5, features, CLASSES, masked=masked)
     learned, over, rounds = optimizer(), network(star=star), 7 if "scaling" in options else 5
     found = heads(task, over, rounds, learned, **options)
-    omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
+    omega = sketch_directions(
+        features, torch.float64, SERVER_SKETCH_WIDTH if star else SKETCH_WIDTH
+    )
     federation = naive_transfer.Federation(
         random_data.real_examples(task.train), CLASSES, omega, **options
     )
@@ -137,7 +141,9 @@ def test_a_run_with_mini_batches_equals_a_loop_over_their_examples(
         keys = torch.rand(len(agents), examples, generator=random)
         keys = [row[real[agent]].tolist() for agent, row in zip(agents, keys, strict=True)]
         batches.append([sorted(range(len(row)), key=row.__getitem__)[:size] for row in keys])
-    omega = directions(features, torch.float64, WIDTH_THROUGH_SERVER if star else WIDTH)
+    omega = sketch_directions(
+        features, torch.float64, SERVER_SKETCH_WIDTH if star else SKETCH_WIDTH
+    )
     federation = naive_transfer.Federation(random_data.real_examples(task.train), CLASSES, omega)
     if star:
         rows = [federation.through_server(learned.server, 5, called, batches)] * AGENTS
@@ -195,7 +201,7 @@ def test_it_learns_as_drawn_and_more_rounds_help():
 @pytest.mark.parametrize("features", [18, 36])
 def test_averages_stay_those_of_what_agents_tell(features):
     task, over = random_data.task(6, AGENTS, 7, 3, features, CLASSES, masked=True), network()
-    algorithm, omega = make(task, 8), directions(features, torch.float64)
+    algorithm, omega = make(task, 8), sketch_directions(features, torch.float64)
     state = algorithm.init(task, over, random_data.seeded(0))
     data = random_data.real_examples(task.train)
     federation = naive_transfer.Federation(data, CLASSES, omega)
@@ -204,24 +210,21 @@ def test_averages_stay_those_of_what_agents_tell(features):
         # One round at a time: a layer takes as many of its two as there are left.
         state = replace(algorithm, rounds=count).step(state, task, over, random_data.seeded(0))
         assert state.rounds == count
-        torch.testing.assert_close(state.sums.mean(0), state.own.mean(0))
+        torch.testing.assert_close(state.sums.mean(0), state.own_sums.mean(0))
         torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
-        assert not torch.allclose(state.sums, state.own)
-        told = [
-            federation.contribution(i, state.cohorts.centre[i], centred=False)
-            for i in range(AGENTS)
-        ]
+        assert not torch.allclose(state.sums, state.own_sums)
+        told = [federation.contribution(i, state.centre[i], centred=False) for i in range(AGENTS)]
         sketch = unpack(state.own_moments[:, features:], *omega.shape).mT.flatten(1)
         own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
-        for found, place in ((state.own, 0), (own_moments, 1)):
+        for found, place in ((state.own_sums, 0), (own_moments, 1)):
             expected = torch.tensor([one[place] for one in told], dtype=torch.float64)
             torch.testing.assert_close(found, expected)
-        centres.append(state.cohorts.centre)
+        centres.append(state.centre)
     assert not torch.equal(centres[SHARED_ROUNDS - 2], centres[SHARED_ROUNDS - 1])
     assert torch.equal(centres[SHARED_ROUNDS - 1], centres[-1])
     # Three rounds do not average perfectly, but they bring the centres close to the one mean.
     pool = task.train.pooled().x[0].mean(0)
-    own = LocalView.of(task.train, CLASSES).centre
+    own = LocalExamples.of(task.train, CLASSES).centre
     assert (centres[-1] - pool).norm() < 0.5 * (own - pool).norm()
 
 
@@ -236,22 +239,22 @@ def test_a_run_takes_its_rounds_and_the_floats_of_its_messages(rounds, features)
 
     def moments(width):
         half = features * (features + 1) // 2
-        return features + (features * width if features > max(FEW, 2 * width) else half)
+        return features + (
+            features * width if features > max(MAX_WHOLE_FEATURES, 2 * width) else half
+        )
 
     over = network()
     weights = heads(task, over, rounds, optimizer(size=0.0))
     assert over.rounds == rounds
     assert weights.isfinite().all()
-    each = rounds * (head + sums + progress) + min(rounds, SHARED_ROUNDS) * moments(WIDTH)
+    each = rounds * (head + sums + progress) + min(rounds, SHARED_ROUNDS) * moments(SKETCH_WIDTH)
     assert over.link_floats.tolist() == [each] * (2 * lopsided_graph().number_of_edges())
     server = network(star=True)
     weights = heads(task, server, rounds, optimizer(size=0.0))
     assert server.rounds == rounds
     assert weights.isfinite().all()
     # Three agents are called in a round; a message goes down to each and up again.
-    assert server.floats == rounds * 3 * 2 * (
-        head + sums + progress + moments(WIDTH_THROUGH_SERVER)
-    )
+    assert server.floats == rounds * 3 * 2 * (head + sums + progress + moments(SERVER_SKETCH_WIDTH))
 
 
 @pytest.mark.parametrize(("rounds", "layers"), [(1, 1), (2, 1), (5, 3), (20, 10), (21, 11)])
@@ -277,9 +280,9 @@ class Listening(Network):
         super().__init__(graph, "metropolis")
         self.sent = []
 
-    def exchange(self, values, sent, lost, floats):
+    def exchange(self, values, sent, losses, floats):
         self.sent.append(torch.cat([part.flatten(1) for part in sent], 1))
-        return super().exchange(values, sent, lost, floats)
+        return super().exchange(values, sent, losses, floats)
 
 
 def other_data_at(task, agent):
@@ -318,9 +321,9 @@ def test_heads_of_stale_agents_are_those_of_the_round_before(options):
     task, sent = random_data.task(14, AGENTS, 6, 3, features=16, classes=2), []
 
     class Watched(Network):
-        def exchange(self, values, late, lost, floats):
+        def exchange(self, values, late, losses, floats):
             sent.append((values, late))
-            return super().exchange(values, late, lost, floats)
+            return super().exchange(values, late, losses, floats)
 
     over = StaleNetwork(Watched(lopsided_graph(), "metropolis"), 2, random_data.seeded(5))
     states(optimizer().on(SoftmaxHead(16, 2), 9, "features", **options), task, over)
@@ -384,7 +387,7 @@ def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
 
     over = StaleNetwork(Watched(AGENTS, 3, random_data.seeded(4)), stale, random_data.seeded(5))
     found = heads(task, over, rounds, learned, **options)
-    sizes = [CLASSES * (features + 1), CLASSES + SUMS, CLASSES + PROGRESS]
+    sizes = [CLASSES * (features + 1), CLASSES + SUMS_SIZE, CLASSES + PROGRESS_SIZE]
     received = [rows for rows in received if rows.shape[1] == len(sent[0])]
     assert len(received) == len(sent) == rounds
     following = previous = average = torch.zeros(sizes[0], dtype=torch.float64)
@@ -393,16 +396,18 @@ def test_a_server_knows_by_itself_how_much_to_remember(stale, options):
         torch.testing.assert_close(head, following)
         fitted, own, _, _ = rows.split([*sizes, rows.shape[1] - sum(sizes)], 1)
         known = sums.expand_as(own) if number else own
-        count = own[:, -SUMS, None]
+        count = own[:, -SUMS_SIZE, None]
         vary = head.new_full((len(rows),), features)  # none is constant
-        heard = hear(known, progress.expand(len(rows), -1), vary, features=features, agents=AGENTS)
-        _, mixing, _ = learned.server.knobs(
+        heard = FederationEstimate.of(
+            known, progress.expand(len(rows), -1), vary, features=features, agents=AGENTS
+        )
+        _, mixing, _ = learned.server.controls(
             schedule(number, rounds, len(rows), head),
-            heard.signals,
+            heard.description,
             count.clamp(max=options.get("batch_size", math.inf)) / count,
             head.new_full((len(rows), 1), len(rows) / AGENTS),
         )
-        keep, stay, old = memory.through_server(mixing)
+        keep, stay, old = server_weights(mixing)
         assert min(abs(keep), abs(stay), abs(old)) > 1e-3
         mass = count if "weigh_agents" in options else torch.ones_like(count)
         new = (mass.sqrt() * fitted).sum(0) / mass.sqrt().sum()
@@ -639,8 +644,8 @@ def test_derivatives_reach_every_parameter(star, batch_size):
             dead[:, -2] = False
         if name == "round_in.weight" and not star:
             # How many agents a server hears is no news where there is none.
-            assert dead[:, SCHEDULE - 1].all()
-            dead[:, SCHEDULE - 1] = False
+            assert dead[:, SCHEDULE_SIZE - 1].all()
+            dead[:, SCHEDULE_SIZE - 1] = False
         if name.startswith("round_out") and star:
             # κ is of graphs only.
             assert dead[7].all()

@@ -19,7 +19,7 @@ from fedsurf import FederatedClassifier, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled.transferable.rarity import eased
+from fedsurf.unrolled.transferable.controller import eased_share
 
 AGENTS, FEATURES = 6, 4
 
@@ -33,7 +33,7 @@ def test_classes_are_eased_as_a_plain_loop_eases_them(sizes):
         expected.append(min(1.0, max(0.02, ratio**2)))
     heard = torch.tensor([shares], dtype=torch.float64)
     for divergence in (0.0, 0.3):
-        found = eased(heard, torch.tensor([divergence], dtype=torch.float64))
+        found = eased_share(heard, torch.tensor([divergence], dtype=torch.float64))
         trusted = [one ** math.exp(-4 * divergence) for one in expected]
         torch.testing.assert_close(found, torch.tensor([trusted], dtype=torch.float64))
 
@@ -41,7 +41,7 @@ def test_classes_are_eased_as_a_plain_loop_eases_them(sizes):
 @pytest.mark.parametrize("classes", [1, 2, 3, 100])
 def test_classes_of_one_size_are_damped_as_ever(classes):
     even = torch.full((2, classes), 1 / classes)
-    assert torch.allclose(eased(even, torch.zeros(2)), torch.ones(2, classes))
+    assert torch.allclose(eased_share(even, torch.zeros(2)), torch.ones(2, classes))
 
 
 def trained(task, network, *, ease_rare):

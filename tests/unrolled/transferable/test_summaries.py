@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from random_data import seeded
 
 from fedsurf.tasks.examples import Examples
-from fedsurf.unrolled.transferable.local_view import LocalView
+from fedsurf.unrolled.transferable.local import LocalExamples
 from fedsurf.unrolled.transferable.summaries import (
-    PROGRESS,
-    SIGNALS,
-    SUMS,
+    DESCRIPTION_SIZE,
+    PROGRESS_SIZE,
+    SUMS_SIZE,
+    FederationEstimate,
     data_sums,
-    hear,
     no_progress,
     own_progress,
 )
@@ -28,12 +28,12 @@ AGENTS, CLASSES = 3, 4
 @given(st.integers(0, 1000), st.sampled_from([1, 3, 9]), st.integers(1, 6), st.booleans())
 def test_sums_equal_a_loop_over_pairs(seed, features, size, masked):
     examples = random_data.examples(seed, AGENTS, size, features, CLASSES, masked=masked)
-    view = LocalView.of(examples, CLASSES)
+    view = LocalExamples.of(examples, CLASSES)
     for centred in (True, False):
         if not centred:
-            view = view.about(random_data.weights(seed, AGENTS, features))
+            view = view.recentred(random_data.weights(seed, AGENTS, features))
         found = data_sums(view, centred=centred)
-        assert found.shape == (AGENTS, CLASSES + SUMS)
+        assert found.shape == (AGENTS, CLASSES + SUMS_SIZE)
         for agent, own in enumerate(random_data.real_examples(examples)):
             x = torch.tensor([x for x, _ in own], dtype=torch.float64) - view.centre[agent]
             labels = [label for _, label in own]
@@ -44,7 +44,7 @@ def test_sums_equal_a_loop_over_pairs(seed, features, size, masked):
 @given(st.integers(0, 1000), st.integers(1, 5), st.booleans())
 def test_progress_equals_a_loop_over_examples(seed, classes, masked):
     examples = random_data.examples(seed, AGENTS, 5, 3, classes, masked=masked)
-    view = LocalView.of(examples, classes)
+    view = LocalExamples.of(examples, classes)
     random = seeded(seed)
 
     def chances(*shape):
@@ -54,7 +54,7 @@ def test_progress_equals_a_loop_over_examples(seed, classes, masked):
     before[0] = view.real[0].T / classes  # all tie, as they do at W = 0
     own, federation = chances(AGENTS, classes), chances(AGENTS, classes)
     found = own_progress(before, after, view, own, federation)
-    assert found.shape == (AGENTS, classes + PROGRESS)
+    assert found.shape == (AGENTS, classes + PROGRESS_SIZE)
     for agent in range(AGENTS):
         real = view.real[agent, :, 0] > 0
         expected = naive_transfer.progress_of(
@@ -69,28 +69,30 @@ def test_progress_equals_a_loop_over_examples(seed, classes, masked):
 
 @given(st.integers(0, 1000), st.sampled_from([1, 3, 9]), st.integers(1, 6))
 def test_what_is_heard_equals_a_loop(seed, features, size):
-    view = LocalView.of(
+    view = LocalExamples.of(
         random_data.examples(seed, AGENTS, size, features, CLASSES, masked=True), CLASSES
     )
     sums = data_sums(view, centred=True)
-    progress = random_data.weights(seed, AGENTS, CLASSES + PROGRESS)
+    progress = random_data.weights(seed, AGENTS, CLASSES + PROGRESS_SIZE)
     vary = torch.tensor([1 + (seed + agent) % features for agent in range(AGENTS)])
-    found = hear(sums, progress, vary.double(), features=features, agents=7)
-    assert found.signals.shape == (AGENTS, SIGNALS)
+    found = FederationEstimate.of(sums, progress, vary.double(), features=features, agents=7)
+    assert found.description.shape == (AGENTS, DESCRIPTION_SIZE)
     for agent in range(AGENTS):
         own = sums[agent].tolist(), progress[agent].tolist()
         expected = naive_transfer.hear(*own, features, 7, int(vary[agent]))
-        for name in ("classes", "bends", "scale", "varying", "examples", "signals"):
+        for name in ("classes", "bends", "scale", "varying", "examples", "description"):
             value = getattr(found, name)[agent].tolist()
             assert value == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-6), name
 
 
 def heard_of(x, y, classes, agents=1, centre=None):
     """What is heard where everybody's sums are averaged; without a centre, each has its own mean."""
-    view = LocalView.of(Examples(x, y), classes, centre)
+    view = LocalExamples.of(Examples(x, y), classes, centre)
     sums = data_sums(view, centred=centre is None).mean(0, keepdim=True)
     progress = no_progress(1, classes, sums)
-    return hear(sums, progress, sums.new_tensor([x.shape[2]]), features=x.shape[2], agents=agents)
+    return FederationEstimate.of(
+        sums, progress, sums.new_tensor([x.shape[2]]), features=x.shape[2], agents=agents
+    )
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
@@ -105,7 +107,7 @@ def test_scale_and_effective_dimension_are_recovered(unit):
     found = heard_of(x, y, 3, agents)
     assert float(found.scale) == pytest.approx(unit**2 * dimension / features, rel=0.02)
     assert float(found.examples) == size
-    signals = found.signals[0].tolist()
+    signals = found.description[0].tolist()
     log_dimension = 1.5 * signals[3] + 3
     assert log_dimension == pytest.approx(math.log(dimension), abs=0.1)
     assert 2 * signals[0] == pytest.approx(
@@ -125,7 +127,7 @@ def test_the_share_of_the_energy_that_tells_classes_apart_is_recovered(share):
     noise = torch.randn(agents, size, features, generator=random, dtype=torch.float64)
     x = means[y] + (1 - share) ** 0.5 * noise
     found = heard_of(x, y, classes, agents, x.mean((0, 1)).expand(agents, -1))
-    signals = found.signals[0].tolist()
+    signals = found.description[0].tolist()
     assert math.exp(2 * (signals[4] - 1)) == pytest.approx(share, rel=0.05)
     noise_ratio = math.exp(3 * signals[5]) - 0.1
     assert noise_ratio == pytest.approx(share * agents * size / classes, rel=0.05)
@@ -144,8 +146,8 @@ def test_the_label_distribution_is_recovered():
 def test_before_the_first_round_every_class_is_as_likely_as_any():
     found = no_progress(2, 4, torch.zeros(1))
     torch.testing.assert_close(found[:, :4], torch.full((2, 4), 0.25 * 0.75))
-    assert torch.equal(found[:, 4:], torch.zeros(2, PROGRESS))
-    view = LocalView.of(random_data.examples(3, AGENTS, 5, 3, 4), 4)
+    assert torch.equal(found[:, 4:], torch.zeros(2, PROGRESS_SIZE))
+    view = LocalExamples.of(random_data.examples(3, AGENTS, 5, 3, 4), 4)
     even = torch.full((AGENTS, 4, 5), 0.25, dtype=torch.float64)
     share = torch.full((AGENTS, 4), 0.25, dtype=torch.float64)
     values = own_progress(even, even, view, share, share)
@@ -160,5 +162,5 @@ def test_agents_with_hardly_any_data_tell_nothing_that_is_no_number(size):
     for x in (torch.zeros(1, size, 3), torch.full((1, size, 3), 1e4)):
         found = heard_of(x, torch.zeros(1, size, dtype=torch.int64), 2)
         assert float(found.scale) == 1
-        assert found.signals.isfinite().all()
-        assert found.signals.abs().max() <= 4
+        assert found.description.isfinite().all()
+        assert found.description.abs().max() <= 4

@@ -4,7 +4,7 @@ import pytest
 import torch
 from random_data import weights as normal
 
-from fedsurf.unrolled.transferable.weighted_sum import weighted_sum
+from fedsurf.unrolled.transferable.graph import weighted_sum
 
 
 def test_it_equals_a_loop():

@@ -19,11 +19,10 @@ from fedsurf.common.writing import write_tensors
 from fedsurf.models import cross_entropy
 from fedsurf.pretrained.config import ConfidenceConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
-from fedsurf.unrolled.transferable.confidence import LARGEST, MEASURED, Confidence
-from fedsurf.unrolled.transferable.local_fit import by_feature
-from fedsurf.unrolled.transferable.optimizer import Transferable
+from fedsurf.unrolled.transferable.confidence import MAX_LOG_FACTOR, MEASURED_INPUTS, Confidence
+from fedsurf.unrolled.transferable.newton import by_feature
+from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableAlgorithm
 from fedsurf.unrolled.transferable.summaries import loss_of_guessing
-from fedsurf.unrolled.transferable.transferable_algorithm import TransferableAlgorithm
 
 FACTORS = 41
 """Number of factors for which losses are computed."""
@@ -100,7 +99,7 @@ def observe(optimizer: Transferable, problems: WideProblems, number: int) -> Obs
     for layer in range(1, algorithm.steps + 1):
         state = algorithm.step(state, task, network, random)
         if layer in layers:
-            rows = algorithm.known(state, network)
+            rows = algorithm.inputs(state, network)
             chosen = torch.randperm(len(rows), generator=random)[:MAX_AGENTS]
             heads = by_feature(state.head[chosen], task.features)
             logits = algorithm.model.logits(heads, pool.x)
@@ -145,7 +144,7 @@ def fit(
     spread = torch.zeros_like(known[0])
     if len(known) > 1:
         spread = config.jitter * known.std(0)
-        spread[:MEASURED] = 0
+        spread[:MEASURED_INPUTS] = 0
     adam = torch.optim.AdamW(
         confidence.parameters(), config.learning_rate, weight_decay=config.weight_decay
     )
@@ -161,7 +160,7 @@ def fit(
 
 def logarithms() -> Tensor:
     """Return the logarithms of the factors, `[FACTORS]`."""
-    return torch.linspace(-LARGEST, LARGEST, FACTORS)
+    return torch.linspace(-MAX_LOG_FACTOR, MAX_LOG_FACTOR, FACTORS)
 
 
 def losses_by_factor(logits: Tensor, labels: Tensor) -> Tensor:
@@ -176,7 +175,7 @@ def losses_by_factor(logits: Tensor, labels: Tensor) -> Tensor:
 
 def interpolated(losses: Tensor, logarithm: Tensor) -> Tensor:
     """Return the losses at factors between those of `losses[heads, FACTORS]`, `[heads]`."""
-    place = (logarithm + LARGEST) * ((FACTORS - 1) / (2 * LARGEST))
+    place = (logarithm + MAX_LOG_FACTOR) * ((FACTORS - 1) / (2 * MAX_LOG_FACTOR))
     below = place.detach().floor().long().clamp(0, FACTORS - 2)[:, None]
     left, right = losses.gather(1, below), losses.gather(1, below + 1)
     return torch.lerp(left, right, place[:, None] - below)[:, 0]

@@ -1,16 +1,15 @@
-"""How sure heads should be: a learned factor of their logits, from what agents heard of the problem.
+"""The confidence of heads: a learned factor of their logits.
 
-Accuracy does not care how sure a head is, and meta-training cares little, as regularisation that helps a
-head to be right makes it unsure. So the size of the logits is set where heads are used: all weights of an
-agent are multiplied by one factor, which changes none of its predictions, only how likely it says they are.
+Accuracy does not depend on the size of the logits, and meta-training hardly does, as regularisation that
+helps accuracy makes heads under-confident. So the size is set where heads are used: all weights of an agent
+are multiplied by one factor, which changes its probabilities but none of its predictions.
 
-In every round agents tell two numbers: how the loss of the head that they heard, on their own examples,
-would change with the factor. With many more examples than weights that says nearly all. With fewer it asks
-for too much, since these examples were fitted before, and a perceptron, shared by all agents, corrects it
-from all that an agent heard.
+In every round agents send two numbers: how the loss of the received head on their own examples would change
+with the factor. With many more examples than weights these nearly determine it. With fewer they ask for too
+much, since the examples were fitted before, and a perceptron, shared by all agents, corrects it.
 
-C. Guo, G. Pleiss, Y. Sun and K. Q. Weinberger, "On calibration of modern neural networks", ICML 2017, have
-such a factor, from examples that were held out.
+C. Guo, G. Pleiss, Y. Sun and K. Q. Weinberger, "On calibration of modern neural networks", ICML 2017, find
+such a factor on examples that were held out.
 """
 
 import math
@@ -18,23 +17,27 @@ import math
 import torch
 from torch import Tensor, nn
 
-from fedsurf.unrolled.transferable.controller import SCHEDULE, drawn_linear, two_layers
-from fedsurf.unrolled.transferable.summaries import SIGNALS, Heard, loss_of_guessing
+from fedsurf.unrolled.transferable.controller import SCHEDULE_SIZE, drawn_linear, two_layers
+from fedsurf.unrolled.transferable.summaries import (
+    DESCRIPTION_SIZE,
+    FederationEstimate,
+    loss_of_guessing,
+)
 
-SURENESS = 2
-"""Numbers that agents tell of how sure heads are."""
-MEASURED = SURENESS + 1
-"""The first of what the perceptron sees: what became of these numbers, and of the number of weights."""
-INPUTS = MEASURED + SCHEDULE + SIGNALS + 4
-"""What it sees; `known_of` puts it together."""
-LARGEST = 2.0
-"""The logarithm of the factor, at most, and its negative at least."""
-PLENTY = 0.05
-"""With so many weights for each example, half of the perceptron's correction counts."""
+CONFIDENCE_SUMS = 2
+"""Numbers that agents send about the confidence of heads."""
+MEASURED_INPUTS = CONFIDENCE_SUMS + 1
+"""The first inputs of the perceptron: from these numbers and from the number of weights."""
+INPUTS_SIZE = MEASURED_INPUTS + SCHEDULE_SIZE + DESCRIPTION_SIZE + 4
+"""All inputs of the perceptron (`confidence_inputs`)."""
+MAX_LOG_FACTOR = 2.0
+"""The largest logarithm of the factor; its negative is the smallest."""
+HALF_CORRECTION = 0.05
+"""The number of weights for each example at which half of the perceptron's correction counts."""
 
 
 class Confidence(nn.Module):
-    """The perceptron. Until it has learned something, what agents told decides.
+    """The perceptron. Before it is trained, the numbers that agents send decide alone.
 
     Parameters
     ----------
@@ -46,22 +49,22 @@ class Confidence(nn.Module):
 
     def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.first = drawn_linear(INPUTS, width, 0.5, generator)
+        self.first = drawn_linear(INPUTS_SIZE, width, 0.5, generator)
         self.second = drawn_linear(width, 1, 0.0, generator)
 
-    def forward(self, known: Tensor) -> Tensor:
-        """Return the logarithms of the factors, `[agents, 1]`; `known` is `[agents, INPUTS]`."""
-        told, weights = known[:, :1], known[:, 1:2]
-        doubtful = torch.sigmoid(weights - math.log(PLENTY))
-        corrected = told + doubtful * two_layers(self.first, self.second, known)
-        return LARGEST * torch.tanh(corrected / LARGEST)
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map `inputs[agents, INPUTS_SIZE]` to the logarithms of the factors, `[agents, 1]`."""
+        measured, weights = inputs[:, :1], inputs[:, 1:2]
+        doubt = torch.sigmoid(weights - math.log(HALF_CORRECTION))
+        corrected = measured + doubt * two_layers(self.first, self.second, inputs)
+        return MAX_LOG_FACTOR * torch.tanh(corrected / MAX_LOG_FACTOR)
 
 
-def own_sureness(logits: Tensor, probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Return how each agent's loss would change with the logarithm of a factor, `[agents, SURENESS]`.
+def own_confidence_sums(logits: Tensor, probabilities: Tensor, labels: Tensor) -> Tensor:
+    """Return how each agent's loss would change with the logarithm of a factor, `[agents, CONFIDENCE_SUMS]`.
 
-    The first derivative of the sum over its examples, and the sum of the variances of their logits, which is
-    the rest of the second derivative. Everything else is `[agents, classes, examples]`; probabilities and
+    The first derivative of the sum over its examples, and the sum of the variances of their logits, which
+    is the rest of the second derivative. Arguments are `[agents, classes, examples]`; probabilities and
     labels are zero for padding.
     """
     slope = ((probabilities - labels) * logits).sum((1, 2))
@@ -70,50 +73,46 @@ def own_sureness(logits: Tensor, probabilities: Tensor, labels: Tensor) -> Tenso
     return torch.stack([slope, spread], 1)
 
 
-def weights_for_each(heard: Heard) -> Tensor:
+def weights_per_example(estimate: FederationEstimate) -> Tensor:
     """Return how many weights of a head matter for each example of the federation, `[agents]`."""
-    return heard.varying * max(1, heard.classes.shape[1] - 1) / heard.total
+    return estimate.varying * max(1, estimate.classes.shape[1] - 1) / estimate.total
 
 
-def known_of(
-    when: Tensor,
-    heard: Heard,
-    sureness: Tensor,
-    agents: Tensor,
-    *,
-    server: bool,
+def confidence_inputs(
+    when: Tensor, estimate: FederationEstimate, sums: Tensor, agents: Tensor, *, server: bool
 ) -> Tensor:
-    """Put together what the perceptron sees, `[agents, INPUTS]`.
+    """Return the inputs of the perceptron, `[agents, INPUTS_SIZE]`.
 
-    By how much what agents told asks the logarithm of the factor to change; how many weights there are for
-    each example; how sure heads are; the schedule; the signals; how uneven classes are; who is heard.
+    The change of the logarithm of the factor that `sums` ask for; the number of weights for each example;
+    the confidence of heads; the schedule; the description of the problem; how uneven classes are; the
+    share of the agents; whether there is a server.
 
     Parameters
     ----------
     when : Tensor
-        The schedule of the last round, `[SCHEDULE]`.
-    heard : Heard
-        What was heard of the problem.
-    sureness : Tensor
-        What was heard of how sure heads are, `[agents, SURENESS]`.
+        The schedule of the last round, `[SCHEDULE_SIZE]`.
+    estimate : FederationEstimate
+        The agents' knowledge of the federation.
+    sums : Tensor
+        The average of `own_confidence_sums`, `[agents, CONFIDENCE_SUMS]`.
     agents : Tensor
         The share of the agents that each, or the server, hears in a round, `[agents, 1]`.
     server : bool
         Whether there is a server.
     """
-    share, classes = heard.classes, heard.classes.shape[1]
+    share, classes = estimate.classes, estimate.classes.shape[1]
     relative = (classes * share).log()
-    mean = sureness / heard.examples[:, None].clamp(min=0.1)
+    mean = sums / estimate.examples[:, None].clamp(min=0.1)
     slope, spread = mean[:, :1], mean[:, 1:].clamp(min=0) + 1e-3
-    known = [
-        (-slope / spread).clamp(-LARGEST, LARGEST),
-        weights_for_each(heard).log()[:, None],
+    inputs = [
+        (-slope / spread).clamp(-MAX_LOG_FACTOR, MAX_LOG_FACTOR),
+        weights_per_example(estimate).log()[:, None],
         spread.log() / 3,
         when.expand(len(share), -1),
-        heard.signals,
+        estimate.description,
         (share * relative).sum(1, keepdim=True) / loss_of_guessing(classes),
         relative.mean(1, keepdim=True).clamp(min=-6) / 2,
         agents.log() / 3,
         torch.full_like(agents, float(server)),
     ]
-    return torch.cat(known, 1)
+    return torch.cat(inputs, 1)

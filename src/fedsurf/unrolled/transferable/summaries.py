@@ -1,83 +1,254 @@
-"""What agents tell each other beside their heads: a few sums about their data and their progress.
+"""Summaries of data and progress that agents exchange next to their heads, and what they conclude.
 
-The sums are averaged over the network round by round, as the heads are. From them every agent
-estimates what kind of problem the federation has: how many examples, how noisy, how many directions
-matter, how different the agents are. Nothing in them is an example.
+Summaries are averaged over the network as heads are. Of its examples, an agent sends in every round a few
+sums (`data_sums`), from which all estimate the kind of problem (`FederationEstimate`): the number of
+examples, noise, how many directions matter, how different agents are. In the first rounds it also sends
+the sum of its examples, for a common centre, and a sketch of their second moment A, for the Newton-like
+steps: Y = A Ω with k random directions Ω that all agents know (`Curvature`), or A itself where that is
+about as small. No summary is an example, and none depends on learned parameters.
+
+E. J. Nyström, "Über die praktische Auflösung von Integralgleichungen …", Acta Mathematica 54, 1930;
+J. A. Tropp, A. Yurtsever, M. Udell and V. Cevher, "Fixed-rank approximation of a positive-semidefinite
+matrix from streaming data", NeurIPS 2017.
 """
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedsurf.unrolled.transferable.local_view import LocalView
+from fedsurf.common.randomness import generator as seeded
+from fedsurf.unrolled.transferable.local import LocalExamples
 
-SUMS = 7
-"""Numbers that describe an agent's data."""
-PROGRESS = 4
-"""Numbers that describe how its head fits, beside one for each class."""
-SIGNALS = 11
-"""Numbers that an agent derives from them."""
-PRIOR = 5.0
-"""How many examples the federation's label distribution is worth beside an agent's own."""
-FORGETTING = 0.5
-"""How much of what was heard of progress before stays in a round."""
+SUMS_SIZE = 7
+"""Numbers that describe an agent's data, after those of the classes."""
+PROGRESS_SIZE = 4
+"""Numbers that describe how an agent's head fits, after those of the classes."""
+DESCRIPTION_SIZE = 11
+"""Numbers that describe the problem to the controller."""
+PRIOR_COUNT = 5.0
+"""The number of examples that the federation's label distribution is worth to an agent."""
+PROGRESS_DECAY = 0.5
+"""The weight of earlier progress in a round."""
+SKETCH_WIDTH, SERVER_SKETCH_WIDTH = 8, 32
+"""The number of random directions of a sketch, over a graph and through a server."""
+MAX_WHOLE_FEATURES = 32
+"""Up to this many features, A itself is sent, although it is larger than a narrow sketch."""
+DIAGONAL_SHIFT = 1e-5
+"""Added to the sketch's diagonal, as a share of its trace, so that it can be inverted."""
+ROUNDING_MULTIPLE = 32
+"""A feature is constant if its examples are within this many roundings of their mean."""
 
 
-def data_sums(view: LocalView, *, centred: bool) -> Tensor:
-    """Sum up each agent's data: `[agents, classes + SUMS]`.
+@lru_cache(maxsize=64)
+def sketch_directions(features: int, dtype: torch.dtype, width: int = SKETCH_WIDTH) -> Tensor:
+    """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
+    if features <= max(MAX_WHOLE_FEATURES, 2 * width):
+        return torch.eye(features, dtype=dtype)
+    random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
+    basis: Tensor = torch.linalg.qr(random).Q
+    return basis.to(dtype)
 
-    The examples of each class; then the examples, their squared lengths, the degrees of freedom of
-    these, the products of pairs of one class, the number of such pairs, the squared products of
-    pairs, and the number of pairs.
+
+def pack(sketch: Tensor) -> Tensor:
+    """Flatten sketches `[agents, k, features]` into messages; of a whole A, which is symmetric, half."""
+    if sketch.shape[1] < sketch.shape[2]:
+        return sketch.flatten(1)
+    row, column = torch.tril_indices(*sketch.shape[1:])
+    return sketch[:, row, column]
+
+
+def unpack(message: Tensor, features: int, width: int) -> Tensor:
+    """Undo `pack`."""
+    if features > width:
+        return message.reshape(len(message), width, features)
+    row, column = torch.tril_indices(width, features)
+    sketch = message.new_empty(len(message), width, features)
+    sketch[:, row, column] = message
+    sketch[:, column, row] = message
+    return sketch
+
+
+class Contribution(NamedTuple):
+    """Each agent's summaries of its data: `[agents, classes + SUMS_SIZE]` and `[agents, …]`."""
+
+    sums: Tensor
+    moments: Tensor
+
+
+@torch.no_grad()
+def contribution(
+    examples: LocalExamples, sketch: Tensor, *, directions: Tensor, centred: bool
+) -> Contribution:
+    """Summarise each agent's data.
 
     Parameters
     ----------
-    view : LocalView
+    examples : LocalExamples
         The data.
+    sketch : Tensor
+        The sketch from `examples.base`, `[agents, k, features]`.
+    directions : Tensor
+        Ω, `[features, k]`.
     centred : bool
-        Whether the agents' centres are their own means, which costs each a degree of freedom.
+        Whether the agents' centres are their own means.
     """
-    if view.wide:
-        products = view.gram
+    moments = torch.cat([examples.raw_sum, pack(examples.sketch(directions, sketch))], 1)
+    return Contribution(data_sums(examples, centred=centred), moments)
+
+
+def data_sums(examples: LocalExamples, *, centred: bool) -> Tensor:
+    """Sum up each agent's data, `[agents, classes + SUMS_SIZE]`.
+
+    The examples of each class; then the examples, their squared lengths, the degrees of freedom of
+    these, the products of pairs of one class, the number of such pairs, the squared products of pairs,
+    and the number of pairs. A centre at the agent's own mean, `centred`, costs one degree of freedom.
+    """
+    if examples.wide:
+        products = examples.gram
         lengths = products.diagonal(dim1=1, dim2=2)
-        of_classes = ((view.labels @ products) * view.labels).sum((1, 2))
+        of_classes = ((examples.labels @ products) * examples.labels).sum((1, 2))
     else:
-        lengths = view.x.square().sum(2)
-        products = view.x.mT @ view.x
-        of_classes = (view.labels @ view.x).square().sum((1, 2))
-    per_class = view.labels.sum(2)
+        lengths = examples.x.square().sum(2)
+        products = examples.x.mT @ examples.x
+        of_classes = (examples.labels @ examples.x).square().sum((1, 2))
+    per_class = examples.labels.sum(2)
     own = lengths.sum(1)
-    count = view.count[:, 0, 0]
+    count = examples.count[:, 0, 0]
     same = of_classes - own
     same_pairs = (per_class * (per_class - 1)).sum(1)
     squares = products.square().sum((1, 2)) - lengths.square().sum(1)
-    freedom = (count - int(centred)) * view.base.shape[1]
+    freedom = (count - int(centred)) * examples.base.shape[1]
     scalars = [count, own, freedom, same, same_pairs, squares, count * (count - 1)]
     return torch.cat([per_class, torch.stack(scalars, 1)], 1)
 
 
-@dataclass(frozen=True)
-class Heard:
-    """What an agent knows of the federation in a round.
+def common_centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
+    """Return the mean of the examples behind averaged summaries, raw, `[agents, features]`."""
+    return moments[:, :features] / _example_count(sums)[:, None]
+
+
+@torch.no_grad()
+def varying_count(moments: Tensor, sums: Tensor, directions: Tensor, unit: Tensor | None) -> Tensor:
+    """Return how many features vary according to averaged summaries, `[agents]`; all if none seems to.
+
+    The sketch of a constant feature is zero, but for rounding. Constant features are no reason to
+    regularise less. `unit` is that of each feature, raw, `[agents, features]`; None for 1.
+    """
+    features = len(directions)
+    sketch = unpack(moments[:, features:], *directions.shape)
+    mean = common_centre(moments, sums, features).abs()
+    rounding = ROUNDING_MULTIPLE * torch.finfo(sketch.dtype).eps * mean
+    rounding = rounding if unit is None else rounding / unit
+    # The largest product of a number of that size with all examples.
+    lengths = sums[:, 1 - SUMS_SIZE].clamp(min=0)
+    largest = rounding * (_example_count(sums) * lengths).sqrt()[:, None]
+    found = (sketch.abs().amax(1) > largest).sum(1)
+    return torch.where(found > 0, found, features).to(sketch.dtype)
+
+
+@torch.no_grad()
+def curvature(moments: Tensor, sums: Tensor, directions: Tensor, varying: Tensor) -> Curvature:
+    """Return the second moment behind averaged summaries, of `varying[agents]` features."""
+    sketch = unpack(moments[:, len(directions) :], *directions.shape)
+    sketch = sketch / _example_count(sums)[:, None, None]
+    return Curvature.of(sketch, directions, _mean_square(sums), varying)
+
+
+def _example_count(sums: Tensor) -> Tensor:
+    return sums[:, -SUMS_SIZE].clamp(min=1e-6)
+
+
+def _mean_square(sums: Tensor) -> Tensor:
+    """Return the mean square of a centred feature, `[agents]`."""
+    _, own, freedom, *_ = sums[:, -SUMS_SIZE:].unbind(1)
+    known = torch.where(freedom > 0, own / freedom.clamp(min=1e-6), 0.0)
+    return torch.where(known > 0, known, 1.0)
+
+
+class Curvature(NamedTuple):
+    """Each agent's estimate of the federation's second moment: A ≈ Uᵀ diag(values) U + rest (I − Uᵀ U).
+
+    Attributes
+    ----------
+    axes : Tensor
+        U, `[agents, k, features]`.
+    values : Tensor
+        The second moments along the axes, `[agents, k]`.
+    rest : Tensor
+        The second moment in every other direction, `[agents]`.
+    """
+
+    axes: Tensor
+    values: Tensor
+    rest: Tensor
+
+    @staticmethod
+    @torch.no_grad()
+    def of(sketch: Tensor, directions: Tensor, scale: Tensor, varying: Tensor) -> Curvature:
+        """Find the leading directions by Nyström's approximation Y (Ωᵀ Y)⁻¹ Yᵀ.
+
+        The other directions share the rest of the trace equally.
+
+        Parameters
+        ----------
+        sketch : Tensor
+            Yᵀ = Ωᵀ A of each agent, `[agents, k, features]`.
+        directions : Tensor
+            Ω, `[features, k]`.
+        scale : Tensor
+            tr(A) / features of each agent, `[agents]`.
+        varying : Tensor
+            The number of features that are not constant, `[agents]`.
+        """
+        features, width = directions.shape
+        trace = (features * scale.double()).clamp(min=1e-30)
+        scale = scale * (features / varying)  # of those that vary
+        if features == width:  # no other direction: the rest is not used
+            values, turn = torch.linalg.eigh(sketch.double())
+            axes = turn.mT.to(sketch.dtype)
+            return Curvature(axes, values.clamp(min=0).to(sketch.dtype), scale)
+        shift = DIAGONAL_SHIFT * trace[:, None, None]
+        long = torch.addcmul(sketch, shift.to(sketch.dtype), directions.T)
+        core = (long @ directions).double()
+        values, turn = torch.linalg.eigh((core + core.mT) / 2)
+        values = values.clamp(min=DIAGONAL_SHIFT / 10 * trace[:, None])
+        # The squared singular values of Y (Ωᵀ Y)^(-1/2) are the values of Y (Ωᵀ Y)⁻¹ Yᵀ.
+        long = (turn / values.sqrt()[:, None]).mT.to(sketch.dtype) @ long
+        squares, turn = torch.linalg.eigh((long @ long.mT).double())
+        squares = squares.clamp(min=0)
+        kept = squares > 1e-10 * squares.amax(1, keepdim=True).clamp(min=1e-30)
+        turn = torch.where(kept, 1 / squares.clamp(min=1e-30).sqrt(), 0.0)[:, None] * turn
+        found = torch.where(kept, (squares - shift[:, 0]).clamp(min=0), 0.0)
+        left = (trace - found.sum(1)) / (varying.double() - width).clamp(min=1)
+        rest = torch.minimum(left.clamp(min=1e-3 * scale), scale.double())
+        axes = turn.mT.to(sketch.dtype) @ long
+        return Curvature(axes, found.to(sketch.dtype), rest.to(sketch.dtype))
+
+
+class FederationEstimate(NamedTuple):
+    """Each agent's knowledge of the federation in a round.
 
     Attributes
     ----------
     classes : Tensor
-        The estimated label distribution of the federation, `[agents, classes]`.
+        The label distribution of the federation, `[agents, classes]`.
     bends : Tensor
         The mean of p (1 − p) of each class, `[agents, classes]`.
     scale : Tensor
         The mean square of a centred feature that varies, `[agents]`.
     varying : Tensor
-        How many features vary, `[agents]`.
+        The number of features that vary, `[agents]`.
     examples : Tensor
         The mean number of an agent's examples, `[agents]`.
     total : Tensor
         The number of all agents' examples, `[agents]`.
-    signals : Tensor
-        Everything that the controller sees of the problem, `[agents, SIGNALS]`.
+    description : Tensor
+        The controller's description of the problem, `[agents, DESCRIPTION_SIZE]`.
     """
 
     classes: Tensor
@@ -86,94 +257,90 @@ class Heard:
     varying: Tensor
     examples: Tensor
     total: Tensor
-    signals: Tensor
+    description: Tensor
 
+    @staticmethod
+    def of(
+        sums: Tensor, progress: Tensor, varying: Tensor, *, features: int, agents: int
+    ) -> FederationEstimate:
+        """Interpret averaged summaries.
 
-def heard_scale(sums: Tensor) -> Tensor:
-    """Return the mean square of a centred feature, `[agents]`, from the averages of `data_sums`."""
-    _, own, freedom, *_ = sums[:, -SUMS:].unbind(1)
-    known = torch.where(freedom > 0, own / freedom.clamp(min=1e-6), 0.0)
-    return torch.where(known > 0, known, 1.0)
-
-
-def hear(sums: Tensor, progress: Tensor, varying: Tensor, *, features: int, agents: int) -> Heard:
-    """Interpret the averages of `data_sums` and of progress.
-
-    Parameters
-    ----------
-    sums : Tensor
-        `[agents, classes + SUMS]`.
-    progress : Tensor
-        `[agents, classes + PROGRESS]`.
-    varying : Tensor
-        How many of the features are not constant, `[agents]` (`moments.varying`).
-    features, agents : int
-        The number of features and of agents in the federation.
-    """
-    per_class, scalars = sums[:, :-SUMS], sums[:, -SUMS:]
-    classes = per_class.shape[1]
-    mean, _, _, same, same_pairs, squares, pairs = scalars.unbind(1)
-    scale = heard_scale(sums)
-    energy = features * scale
-    signal = torch.where(same_pairs > 0, same / same_pairs.clamp(min=1e-6), 0.0) / energy
-    concentration = squares / pairs.clamp(min=1e-6) / energy.square()
-    # In very large or very small units these squares are no numbers: then they tell nothing.
-    concentration = torch.where((pairs > 0) & concentration.isfinite(), concentration, 0.0)
-    least = (1 / varying.double()).to(concentration.dtype)
-    dimension = -concentration.clamp(least, torch.ones_like(least)).log()
-    examples = (agents * mean).clamp(min=1.0)
-    total = examples.log()
-    log_classes = math.log(classes)
-    signal_to_noise = (signal.clamp(min=0) * total.exp() / classes + 0.1).log()
-    signals = [
-        (total - dimension - log_classes) / 2,
-        (torch.full_like(mean, log_classes) - math.log(10)) / 1.5,
-        (mean.clamp(min=0.1).log() - log_classes) / 2,
-        (dimension - 3) / 1.5,
-        signal.clamp(min=0.003).log() / 2 + 1,
-        signal_to_noise / 3,
-        (varying.double().log().to(dimension.dtype) - dimension) / 2,
-    ]
-    learned = torch.stack(signals, 1).clamp(-4, 4)
-    share = per_class.clamp(min=0) + 0.1
-    share = share / share.sum(1, keepdim=True)
-    bends, fit = progress[:, :classes], progress[:, classes:]
-    scale = scale * (features / varying)
-    return Heard(share, bends, scale, varying, mean, examples, torch.cat([learned, fit], 1))
+        Parameters
+        ----------
+        sums : Tensor
+            The average of `data_sums`, `[agents, classes + SUMS_SIZE]`.
+        progress : Tensor
+            The average of `own_progress`, `[agents, classes + PROGRESS_SIZE]`.
+        varying : Tensor
+            The number of features that vary, `[agents]`.
+        features, agents : int
+            The number of features, and of agents in the federation.
+        """
+        per_class, scalars = sums[:, :-SUMS_SIZE], sums[:, -SUMS_SIZE:]
+        classes = per_class.shape[1]
+        mean, _, _, same, same_pairs, squares, pairs = scalars.unbind(1)
+        scale = _mean_square(sums)
+        energy = features * scale
+        signal = torch.where(same_pairs > 0, same / same_pairs.clamp(min=1e-6), 0.0) / energy
+        concentration = squares / pairs.clamp(min=1e-6) / energy.square()
+        # In very large or very small units these squares overflow.
+        concentration = torch.where((pairs > 0) & concentration.isfinite(), concentration, 0.0)
+        least = (1 / varying.double()).to(concentration.dtype)
+        dimension = -concentration.clamp(least, torch.ones_like(least)).log()
+        examples = (agents * mean).clamp(min=1.0)
+        total = examples.log()
+        log_classes = math.log(classes)
+        signal_to_noise = (signal.clamp(min=0) * total.exp() / classes + 0.1).log()
+        values = [
+            (total - dimension - log_classes) / 2,
+            (torch.full_like(mean, log_classes) - math.log(10)) / 1.5,
+            (mean.clamp(min=0.1).log() - log_classes) / 2,
+            (dimension - 3) / 1.5,
+            signal.clamp(min=0.003).log() / 2 + 1,
+            signal_to_noise / 3,
+            (varying.double().log().to(dimension.dtype) - dimension) / 2,
+        ]
+        described = torch.stack(values, 1).clamp(-4, 4)
+        share = per_class.clamp(min=0) + 0.1
+        share = share / share.sum(1, keepdim=True)
+        bends, fit = progress[:, :classes], progress[:, classes:]
+        scale = scale * (features / varying)
+        return FederationEstimate(
+            share, bends, scale, varying, mean, examples, torch.cat([described, fit], 1)
+        )
 
 
 def own_progress(
-    probabilities: Tensor, fitted: Tensor, view: LocalView, own: Tensor, federation: Tensor
+    probabilities: Tensor, fitted: Tensor, examples: LocalExamples, own: Tensor, federation: Tensor
 ) -> Tensor:
-    """Describe how an agent's head fits, `[agents, classes + PROGRESS]`.
+    """Describe how each agent's head fits, `[agents, classes + PROGRESS_SIZE]`.
 
-    The mean of p (1 − p) of each class after the first step; the loss and the accuracy, on its own
-    examples, of what it heard before it fitted it, which is close to what examples that nobody fitted
-    would say; the loss after the first step; and how unusual its labels are. Losses are in units of
-    guessing.
+    The mean of p (1 − p) of each class after the first step; the loss and the accuracy of the received
+    head on the agent's examples before it fits them, close to those on test examples; the loss after the
+    first step; and the divergence of its labels. Losses are in units of guessing.
     """
-    classes, count = view.labels.shape[1], view.count[:, 0, 0]
+    classes, count = examples.labels.shape[1], examples.count[:, 0, 0]
     unit = count * loss_of_guessing(classes)
 
     def loss(found: Tensor) -> Tensor:
-        right = (found * view.labels).sum(1) + (1 - view.real[:, :, 0])
+        right = (found * examples.labels).sum(1) + (1 - examples.real[:, :, 0])
         return -right.clamp(min=1e-6).log().sum(1) / unit
 
     # Ties, as at W = 0, are shared by all that tie.
     best = probabilities.amax(1, keepdim=True) <= probabilities * (1 + 1e-6)
-    hits = ((best * view.labels).sum(1) / best.sum(1)).sum(1) / count
+    hits = ((best * examples.labels).sum(1) / best.sum(1)).sum(1) / count
     unusual = (own * (own.log() - federation.log())).sum(1)
     values = [loss(probabilities) - 0.5, hits - 0.5, loss(fitted) - 0.5, unusual]
-    bends = (fitted * (view.real.mT - fitted)).sum(2) / count[:, None]
+    bends = (fitted * (examples.real.mT - fitted)).sum(2) / count[:, None]
     return torch.cat([bends, torch.stack(values, 1).clamp(-3, 3)], 1)
 
 
-def loss_of_guessing(classes: int) -> float:
-    """Return the loss of guessing, the unit of losses; of one class half a nat."""
-    return max(math.log(classes), 0.5)
-
-
 def no_progress(nodes: int, classes: int, like: Tensor) -> Tensor:
-    """Return what is known of progress before the first round: every class is as likely as any."""
+    """Return the progress before the first round: all classes equally likely."""
     bends = like.new_full((nodes, classes), (1 - 1 / classes) / classes)
-    return torch.cat([bends, like.new_zeros(nodes, PROGRESS)], 1)
+    return torch.cat([bends, like.new_zeros(nodes, PROGRESS_SIZE)], 1)
+
+
+def loss_of_guessing(classes: int) -> float:
+    """Return the loss of guessing, the unit of losses; half a nat for one class."""
+    return max(math.log(classes), 0.5)

@@ -1,0 +1,219 @@
+"""One round of the transferable layer over a graph: local work, mixing with memory, and recentring.
+
+Agents send φ = V + κ (W − V_prev) and mix with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
+
+Mixing counts agents alike, however many examples they hold. Where these are very unequal, most heads are
+of agents that know next to nothing; weighing heads by a power of the number of examples (`head_mass`)
+lets those count for more that know more.
+
+Where most links lead from one side of a graph to the other, as in a bipartite one, agents' heads swing:
+the smallest eigenvalue of S is close to −1, and the learned memory, which saw no such graph in
+meta-training, amplifies every swing. There agents keep a share s of what they send, (1 − s) S + s I,
+so that no eigenvalue is below `CALM_EIGENVALUE`. That takes no message, but one number of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fedsurf.network import Network
+from fedsurf.tasks.cohorts import split
+from fedsurf.tasks.task import Task
+from fedsurf.unrolled.transferable.controller import GRAPH_CALLS, schedule
+from fedsurf.unrolled.transferable.local import by_group, sketches
+from fedsurf.unrolled.transferable.newton import local_problems
+from fedsurf.unrolled.transferable.summaries import (
+    PROGRESS_DECAY,
+    common_centre,
+    contribution,
+    curvature,
+    varying_count,
+)
+
+if TYPE_CHECKING:
+    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm, TransferState
+
+MIXING_LIMITS = {
+    "correction": (0.35, 1.0),
+    "keep": (0.35, 0.35),
+    "stay": (0.7, 0.7),
+    "memory": (0.7, 0.25),
+}
+"""How far κ, a, b and e may fall below 0 and rise above; without limits W could diverge."""
+MASS_POWER = 0.5
+"""The power of an agent's number of examples by which its head is weighed."""
+SWINGING_EIGENVALUE = -0.56
+"""Mixing is lazy if an eigenvalue of S is below this, which none was in meta-training."""
+CALM_EIGENVALUE = -0.45
+"""The smallest eigenvalue of lazy mixing, about that of a random 3-regular graph."""
+
+
+def round_over_graph(
+    algorithm: TransferableAlgorithm,
+    state: TransferState,
+    task: Task,
+    network: Network,
+    generator: torch.Generator,
+) -> TransferState:
+    """Take one round over a graph."""
+    estimate = algorithm.estimate(state.sums, state.progress, state.varying, network)
+    when = schedule(state.rounds, algorithm.rounds, GRAPH_CALLS, state.head)
+    work = partial(algorithm.local_update(network), when=when, generator=generator)
+    heard = neighbour_share(network).to(state.head)
+    update = by_group(work, state.groups, state.problems, state.head, estimate, heard)
+    correction, weights = mixing_weights(update.mixing)
+    sent = update.fitted
+    if state.rounds:
+        sent = weighted_sum(correction, state.head - state.fitted, plus=sent)
+    summaries = [state.sums, torch.lerp(update.progress, state.progress, PROGRESS_DECAY)]
+    sharing = state.rounds < algorithm.shared_rounds
+    if sharing:
+        summaries += [state.moments, state.spreads]
+    mass = head_mass(state.counts) if algorithm.weigh_agents else None
+    parts = [sent if mass is None else mass * sent, torch.cat(summaries, 1)]
+    if algorithm.optimizer.confidence is not None:
+        parts.append(torch.lerp(update.confidence_sums, state.confidence_sums, PROGRESS_DECAY))
+    if mass is not None:
+        parts.append(mass)
+    head, averages, *rest = mix_lazily(network, parts, network.mix_parts(*parts))
+    if mass is not None:
+        head = head / rest.pop()
+    sums, progress, *shared = torch.split(averages, [part.shape[1] for part in summaries], 1)
+    # No parameter acts on these: without detaching, derivatives would be taken of all examples.
+    sums, shared = sums.detach(), [part.detach() for part in shared]
+    state = replace(
+        state,
+        head=weighted_sum(weights, head, sent, state.head, state.previous),
+        previous=state.head,
+        fitted=update.fitted,
+        sums=sums,
+        progress=progress,
+        confidence_sums=rest[0] if rest else state.confidence_sums,
+        rounds=state.rounds + 1,
+    )
+    return _recentred(algorithm, state, task, network, *shared) if sharing else state
+
+
+def _recentred(
+    algorithm: TransferableAlgorithm,
+    state: TransferState,
+    task: Task,
+    network: Network,
+    moments: Tensor,
+    spreads: Tensor,
+) -> TransferState:
+    """Move the centres to the averaged ones, in the averaged units; the agents' summaries change with them.
+
+    The averages change by as much, so that they stay averages of what agents send (dynamic average
+    consensus).
+    """
+    directions, sketch, groups = (
+        algorithm.directions(network, state.head),
+        state.sketch,
+        state.groups,
+    )
+    if algorithm.standardising:
+        heard = (1 + state.rounds * network.degrees[:, None]).clamp(max=network.agents)
+        examples = algorithm.local_examples(task, groups, spreads, heard)
+        sketch = sketches(examples, groups, directions)
+    else:
+        centre = common_centre(moments, state.sums, algorithm.model.features)
+        centres = split(centre, groups)
+        examples = tuple(own.recentred(to) for own, to in zip(state.examples, centres, strict=True))
+    describe = partial(contribution, directions=directions, centred=False)
+    own = by_group(describe, groups, examples, sketch)
+    sums = state.sums + own.sums - state.own_sums
+    moments = (moments + own.moments).sub_(state.own_moments)
+    state = replace(
+        state,
+        sums=sums,
+        moments=moments,
+        own_sums=own.sums,
+        own_moments=own.moments,
+        sketch=sketch,
+        spreads=spreads,
+        examples=examples,
+    )
+    varying = varying_count(moments, sums, directions, state.unit)
+    found = curvature(moments, sums, directions, varying)
+    return replace(state, varying=varying, problems=local_problems(examples, groups, found))
+
+
+def neighbour_share(network: Network) -> Tensor:
+    """Return the share of the agents that each hears in a round, itself included, `[agents, 1]`."""
+    return ((1 + network.degrees) / network.agents)[:, None]
+
+
+def head_mass(count: Tensor) -> Tensor:
+    """Return the weight of each agent's head by the number of its examples, `[agents, 1]`."""
+    return count**MASS_POWER
+
+
+def mixing_weights(mixing: Tensor) -> tuple[Tensor, Tensor]:
+    """Bound the controls `[agents, MIXING]`: κ, `[agents, 1]`, and the weights of Sφ, φ, W and W_prev."""
+    below, above = (
+        mixing.new_tensor(limits) for limits in zip(*MIXING_LIMITS.values(), strict=True)
+    )
+    mixing = bounded(mixing, below, above)
+    memory = mixing[:, 1:]
+    return mixing[:, :1], torch.cat([1 - memory.sum(1, keepdim=True), memory], 1)
+
+
+def bounded(value: Tensor, below: Tensor, above: Tensor) -> Tensor:
+    """Keep values between −below and above; unlike tanh it keeps a slope for large values in float32."""
+    return value / (1 + value.abs() / torch.where(value < 0, below, above))
+
+
+def mix_lazily(network: Network, sent: Sequence[Tensor], mixed: Sequence[Tensor]) -> list[Tensor]:
+    """Return (1 − s) `mixed` + s `sent` with the share s that the network needs; `mixed` is S · `sent`."""
+    share = laziness(network)
+    if not share:
+        return list(mixed)
+    return [torch.lerp(new, own, share) for own, new in zip(sent, mixed, strict=True)]
+
+
+def laziness(network: Network) -> float:
+    """Return s, the share that agents keep of what they send; 0 on most graphs."""
+    lowest = network.lowest_eigenvalue
+    return 0.0 if lowest >= SWINGING_EIGENVALUE else (CALM_EIGENVALUE - lowest) / (1 - lowest)
+
+
+def weighted_sum(weights: Tensor, *terms: Tensor, plus: Tensor | None = None) -> Tensor:
+    """Return plus + Σ_k weights[:, k] · terms[k], row by row: `weights[rows, terms]`, a term `[rows, columns]`.
+
+    Autograd would keep and pass over several long matrices for every term; this keeps the terms only. It
+    is differentiable once.
+    """
+    total: Tensor = _WeightedSum.apply(weights, plus, *terms)  # type: ignore[no-untyped-call]
+    return total
+
+
+class _WeightedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, plus: Tensor | None, *terms: Tensor) -> Tensor:
+        ctx.save_for_backward(weights, *terms)
+        first = weights[:, :1], terms[0]
+        total = torch.mul(*first) if plus is None else torch.addcmul(plus, *first)
+        for place, term in enumerate(terms[1:], 1):
+            total.addcmul_(weights[:, place, None], term)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        weights, *terms = ctx.saved_tensors
+        product = torch.empty_like(slope)
+        of_weights = [torch.mul(slope, term, out=product).sum(1) for term in terms]
+        of_terms = [
+            weights[:, place, None] * slope if needed else None
+            for place, needed in enumerate(ctx.needs_input_grad[2:])
+        ]
+        of_plus = slope if ctx.needs_input_grad[1] else None
+        return torch.stack(of_weights, 1), of_plus, *of_terms
