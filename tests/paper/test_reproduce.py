@@ -351,7 +351,7 @@ def test_other_processes_make_the_same_and_their_errors_are_errors_here(made, tm
 
 
 def test_the_estimate_counts_the_steps_of_meta_training():
-    pace = Pace(step=2.0, server_step=3.0, gradient=0.0, record=0.0, centralised=0.0)
+    pace = Pace({"regular": 2.0, "star": 3.0}, gradient=0.0, record=0.0, centralised=0.0)
     surf = replace(SMOKE.regular.surf, steps=100, validate_every=200)
     graph = Artifact("optimizer", replace(SMOKE.regular, surf=surf))
     server = Artifact("optimizer", replace(SMOKE.star, surf=surf))

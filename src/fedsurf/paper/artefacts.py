@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from fedsurf import pretrained
-from fedsurf.common.configuration import differences, from_dict, to_dict
+from fedsurf.common.configuration import differences, to_dict
 from fedsurf.common.files import FileError, read_all_tensors, read_json, read_metadata
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.writing import write_json, write_tensors
@@ -173,7 +173,7 @@ class ArtifactStore:
         if not self.has(artifact):
             made = MAKERS[artifact.kind](self, artifact)
             seconds = round(perf_counter() - start, 1)
-            about = {"artifact": to_dict(artifact), "seconds": seconds, "content": made.content}
+            about = {"title": artifact.title, "seconds": seconds, "content": made.content}
             write_tensors(self._file(artifact), made.tensors, about)
         return perf_counter() - start
 
@@ -217,13 +217,11 @@ def read_about(folder: Path) -> dict[str, Any]:
     return content
 
 
-def finished_in(folder: Path) -> list[tuple[Artifact, float]]:
-    """Return all finished artefacts of a folder with the seconds that they took, the longest first."""
-    found = []
-    for file in sorted((folder / "artefacts").glob("*.safetensors")):
-        about = read_metadata(file)
-        found.append((from_dict(Artifact, about["artifact"], str(file)), float(about["seconds"])))
-    return sorted(found, key=lambda pair: -pair[1])
+def finished_in(folder: Path) -> list[tuple[str, float]]:
+    """Return the titles of all finished artefacts, the longest first, with the seconds that they took."""
+    files = sorted((folder / "artefacts").glob("*.safetensors"))
+    made = [read_metadata(file) for file in files]
+    return sorted(((one["title"], one["seconds"]) for one in made), key=lambda pair: -pair[1])
 
 
 def describe(config: ExperimentConfig | StudyConfig) -> str:

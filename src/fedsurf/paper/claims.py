@@ -22,15 +22,6 @@ SAME_MARGIN = 0.02
 class Number:
     """A measured number.
 
-    Attributes
-    ----------
-    label : str
-        The quantity.
-    mean : float
-        Mean over tasks.
-    error : float or None
-        Standard error of the mean; None for a given number, or for one task.
-
     Examples
     --------
     >>> import torch
@@ -40,8 +31,11 @@ class Number:
     """
 
     label: str
+    """The quantity."""
     mean: float
+    """Mean over tasks."""
     error: float | None = None
+    """Standard error of the mean; None for a given number, or for one task."""
 
     @staticmethod
     def of(label: str, values: Tensor) -> "Number":
@@ -70,27 +64,6 @@ Measured = tuple[str, Tensor]
 class Claim:
     """A claim of the paper and its judgement.
 
-    Attributes
-    ----------
-    id : str
-        Name for programs.
-    paper : str
-        Quotation from the paper.
-    criterion : str
-        The rule by which it is judged.
-    left, right : Number
-        The numbers that are compared, the paper's method first.
-    holds : bool
-        Whether the claim holds, with tuned classical methods.
-    unit : {"%", "points", ""}
-        Unit in which the numbers are shown.
-    note : str
-        Further numbers, in words.
-    untuned : Number or None
-        The second number with the paper's settings of the classical methods, if it has any.
-    holds_untuned : bool or None
-        Whether the claim holds compared with that number.
-
     Examples
     --------
     >>> import torch
@@ -101,15 +74,25 @@ class Claim:
     """
 
     id: str
+    """Name for programs."""
     paper: str
+    """Quotation from the paper."""
     criterion: str
+    """The rule by which it is judged."""
     left: Number
+    """The numbers that are compared, the paper's method first."""
     right: Number
+    """The numbers that are compared, the paper's method first."""
     holds: bool
+    """Whether the claim holds, with tuned classical methods."""
     unit: str = "%"
+    """Unit in which the numbers are shown."""
     note: str = ""
+    """Further numbers, in words."""
     untuned: Number | None = None
+    """The second number with the paper's settings of the classical methods, if it has any."""
     holds_untuned: bool | None = None
+    """Whether the claim holds compared with that number."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, in which an infinite mean is null."""

@@ -1,7 +1,7 @@
 """Duration of a reproduction, estimated from timing a little of it on this machine."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -10,6 +10,7 @@ from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import run
+from fedsurf.network.config import GraphKind
 from fedsurf.paper.artefacts import Artifact
 from fedsurf.paper.making import features_of, study_of
 from fedsurf.paper.sizes import Size
@@ -30,10 +31,9 @@ INTERVENTIONS = 12
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a meta-training step, over a graph and through a server, and of work on one task."""
+    """Seconds of a meta-training step by the kind of graph, and of work on one task."""
 
-    step: float
-    server_step: float
+    steps: Mapping[GraphKind, float]
     gradient: float
     """A round of DGD."""
     record: float
@@ -55,25 +55,23 @@ def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: i
 def measure(size: Size, artifacts: Sequence[Artifact]) -> Pace:
     """Time a little of everything that the artefacts need."""
     configs = [artifact.trained for artifact in artifacts if artifact.kind == "optimizer"]
-    steps = dict.fromkeys((False, True), 0.0)
-    for server in steps:
-        config = next((config for config in configs if _has_server(config) == server), None)
-        if config is not None:
-            steps[server] = time_step(config)
+    by_graph = {config.network.graph.kind: config for config in configs}
+    steps = {kind: time_step(config) for kind, config in by_graph.items()}
     study = study_of(size.study_of(configs[0] if configs else size.regular))
     task, network = study.test_tasks(study.config.seeds[0])[0], study.network(0)
     dgd = method_named("dgd").make(study.model, study.start, {})
-    few, many = 2, 12
+    rounds = 12
     run(dgd, task, network, 1)
     start = perf_counter()
-    run(dgd, task, network, many, record=(many,))
+    run(dgd, task, network, rounds, record=(rounds,))
     plain = perf_counter()
-    run(dgd, task, network, many)
-    end = perf_counter()
+    run(dgd, task, network, rounds)
+    recorded = perf_counter()
     Centralised(1e-2, tolerance=TUNING_TOLERANCE).accuracy(task)
-    gradient = (plain - start) / (many + few)
-    record = max(0.0, (end - plain) - (plain - start)) / many
-    return Pace(steps[False], steps[True], gradient, record, perf_counter() - end)
+    end = perf_counter()
+    gradient = (plain - start) / rounds
+    record = max(0.0, (recorded - plain) / rounds - gradient)
+    return Pace(steps, gradient, record, end - recorded)
 
 
 def time_step(config: ExperimentConfig) -> float:
@@ -96,7 +94,7 @@ def seconds_of(artifact: Artifact, size: Size, pace: Pace) -> float:
     """Return about how long an artefact takes."""
     if artifact.kind == "optimizer":
         surf = artifact.trained.surf
-        step = pace.server_step if _has_server(artifact.trained) else pace.step
+        step = pace.steps[artifact.trained.network.graph.kind]
         validations = surf.steps // surf.validate_every * surf.validation_tasks
         return step * (surf.steps + VALIDATION_COST * validations)
     if artifact.kind in ("tuning", "method"):
@@ -118,16 +116,10 @@ def seconds_of(artifact: Artifact, size: Size, pace: Pace) -> float:
 
 def duration_text(seconds: float) -> str:
     """Return a duration in words, rounded."""
-    if seconds < 10:
-        return f"{seconds:.1f} seconds"
     if seconds < 90:
-        return f"{round(seconds):d} seconds"
+        return f"{seconds:.{1 if seconds < 10 else 0}f} seconds"
     if seconds < 90 * 60:
-        return f"{round(seconds / 60):d} minutes"
+        return f"{seconds / 60:.0f} minutes"
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} hours"
     return f"{seconds / 86400:.1f} days"
-
-
-def _has_server(config: ExperimentConfig) -> bool:
-    return config.network.graph.kind == "star"

@@ -133,7 +133,7 @@ def context_of(
             f"{counted(round(sum(seconds for _, seconds in times) / 60), 'minute')} of work for "
             f"{counted(len(times), 'artefact')}"
         ),
-        "times": [[artifact.title, f"{seconds:,.0f}"] for artifact, seconds in times[:MAX_TIMES]],
+        "times": [[title, f"{seconds:,.0f}"] for title, seconds in times[:MAX_TIMES]],
     }
 
 

@@ -6,7 +6,7 @@ from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.paper.artefacts import Artifact, ArtifactStore
 from fedsurf.paper.claims import SAME_MARGIN, Claim, at_least, at_most, same
 from fedsurf.paper.figures.drawing import Panel, draw
-from fedsurf.paper.figures.figure import FigureResult, PaperFigure, Source, over_layers, surf_t
+from fedsurf.paper.figures.figure import FigureResult, PaperFigure, Source, curve_of, surf_t
 from fedsurf.paper.making import rounds_of
 from fedsurf.paper.sizes import Size
 
@@ -91,7 +91,7 @@ def judge(with_: Tensor, without: Tensor) -> list[Claim]:
 
 def _make(store: ArtifactStore) -> FigureResult:
     size = store.size
-    curves = [over_layers(store, source) for source in sources_of(size)]
+    curves = [curve_of(store, source, "layer") for source in sources_of(size)]
     claims = judge(curves[0].values["accuracy"], curves[1].values["accuracy"])
     panels = [
         Panel("", "layer", "test loss", "loss", curves, percent=False, log_y=True),

@@ -6,7 +6,7 @@ from fedsurf.paper.artefacts import Artifact, ArtifactStore
 from fedsurf.paper.claims import Claim, drops_less
 from fedsurf.paper.figures.ablation import WITH, WITHOUT, optimizers, sources_of
 from fedsurf.paper.figures.drawing import Panel, draw
-from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, over_ends
+from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, curve_of_ends
 from fedsurf.paper.sizes import Size
 
 
@@ -47,7 +47,7 @@ def _make(store: ArtifactStore) -> FigureResult:
     size = store.size
     by_stale = {stale: sources_of(size, stale) for stale in size.stale}
     curves = [
-        over_ends(
+        curve_of_ends(
             store, {stale: sources[place] for stale, sources in by_stale.items()}, "stale_agents"
         )
         for place in range(len(by_stale[size.stale[0]]))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from fedsurf.common.statistics import standard_error
 from fedsurf.evaluation.plots import COLOURS, STYLE
@@ -21,33 +21,26 @@ SECOND = "#6aa9d8"
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of a figure.
-
-    Attributes
-    ----------
-    title, x_label, y_label : str
-        Texts around it.
-    value : str
-        Name of the values that are drawn.
-    curves, levels
-        Its contents.
-    percent : bool
-        Whether the values are shares, shown in percent.
-    x_scale : {"linear", "rounds", "counts"}
-        rounds: linear to 20 and logarithmic above; counts: linear to 1 and logarithmic above.
-    log_y : bool
-        Whether the values are on a logarithmic scale.
-    """
+    """A panel of a figure."""
 
     title: str
+    """Texts around it."""
     x_label: str
+    """Texts around it."""
     y_label: str
+    """Texts around it."""
     value: str
+    """Name of the values that are drawn."""
     curves: Sequence[Curve]
+    """Its contents."""
     levels: Sequence[Level] = ()
+    """Its contents."""
     percent: bool = True
+    """Whether the values are shares, shown in percent."""
     x_scale: Literal["linear", "rounds", "counts"] = "linear"
+    """rounds: linear to 20 and logarithmic above; counts: linear to 1 and logarithmic above."""
     log_y: bool = False
+    """Whether the values are on a logarithmic scale."""
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
@@ -122,24 +115,17 @@ def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
     _set_x(axis, panel.x_scale, last)
     if panel.log_y:
         axis.set_yscale("log")
-        axis.yaxis.set_major_formatter("{x:g}")
         bottom, top = axis.get_ylim()
         # A part of a decade may include neither a 2 nor a 5.
-        axis.yaxis.set_minor_formatter(
-            "{x:g}" if top < 4 * bottom else FuncFormatter(_label_2_and_5)
-        )
+        axis.yaxis.set_minor_locator(LogLocator(subs="all" if top < 4 * bottom else (2.0, 5.0)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
     if panel.percent:
         axis.set_ylim(0, 105 if panel.value == "relative_accuracy" else 100)
     if panel.title:
         axis.set_title(panel.title, fontsize=9)
     axis.set_xlabel(panel.x_label)
     axis.set_ylabel(panel.y_label)
-
-
-def _label_2_and_5(value: float, _place: int | None = None) -> str:
-    """Return labels for 2 and 5 of every decade only."""
-    plain = f"{value:.3e}"
-    return f"{value:g}" if plain[:5] in ("2.000", "5.000") else ""
 
 
 def _set_x(axis: Axes, scale: str, last: float) -> None:

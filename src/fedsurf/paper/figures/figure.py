@@ -1,7 +1,7 @@
 """Parts of a figure: the origins of its curves, the curves, and the result with its claims."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from fedsurf.common.statistics import finite, standard_error
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
 from fedsurf.evaluation.methods import Setting
-from fedsurf.evaluation.run import Trajectories
 from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactStore
 from fedsurf.paper.claims import Claim, Number
 from fedsurf.paper.sizes import Size
@@ -29,44 +28,21 @@ ACCURACIES = ("accuracy", "pooled_accuracy")
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of a curve: runs on meta-test tasks.
-
-    Attributes
-    ----------
-    label : str
-        Name in figures and tables.
-    kind : str
-        Origin of the method, or of a classical method's settings.
-    artifact : Artifact
-        The runs.
-    note : str
-        Origin of the settings, in words.
-    """
+    """The origin of a curve: runs on meta-test tasks."""
 
     label: str
+    """Name in figures and tables."""
     kind: CurveKind
+    """Origin of the method, or of a classical method's settings."""
     artifact: Artifact
+    """The runs."""
     note: str = ""
+    """Origin of the settings, in words."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of a figure.
-
-    Attributes
-    ----------
-    label, kind, note
-        As in `Source`.
-    over : str
-        Name of the horizontal axis: rounds, layer, stale_agents.
-    x : list of float
-        Positions on it.
-    values : dict
-        Measured values by name, `[tasks, x]`.
-    panel : str
-        Panel of a figure that has several.
-    settings : dict
-        Settings of a classical method.
+    """A curve of a figure; label, kind and note are those of its `Source`.
 
     Examples
     --------
@@ -80,10 +56,15 @@ class Curve:
     label: str
     kind: CurveKind
     over: str
+    """Name of the horizontal axis: rounds, layer, stale_agents."""
     x: list[float]
+    """Positions on it."""
     values: dict[str, Tensor]
+    """Measured values by name, `[tasks, x]`."""
     panel: str = ""
+    """Panel of a figure that has several."""
     settings: dict[str, Setting] = field(default_factory=dict)
+    """Settings of a classical method."""
     note: str = ""
 
     def at(self, name: str, x: float | None = None) -> Tensor:
@@ -93,16 +74,13 @@ class Curve:
             column = max(place for place, value in enumerate(self.x) if value <= x)
         return self.values[name][:, column].double()
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each point: means over tasks with standard errors."""
-        found = []
-        for place, x in enumerate(self.x):
-            row: dict[str, Any] = {"panel": self.panel, "curve": self.label, "kind": self.kind}
-            row[self.over] = x
-            for name, values in self.values.items():
-                row[name] = finite(values[:, place].double().mean())
-                row[f"{name}_error"] = finite(standard_error(values[:, place].double()))
-            found.append(row)
+    def points(self) -> list[dict[str, Any]]:
+        """Return a row for each point: its position, means over tasks with standard errors."""
+        found: list[dict[str, Any]] = [{self.over: x} for x in self.x]
+        for name, values in self.values.items():
+            for row, column in zip(found, values.double().T, strict=True):
+                row[name] = finite(column.mean())
+                row[f"{name}_error"] = finite(standard_error(column))
         return found
 
 
@@ -117,23 +95,7 @@ class Level:
 
 @dataclass(frozen=True)
 class FigureResult:
-    """A figure with its data and claims.
-
-    Attributes
-    ----------
-    claims : list of Claim
-        The paper's claims, judged.
-    drawing : Figure
-        The figure.
-    caption : str
-        Caption of the figure.
-    curves, levels
-        Contents of the figure.
-    extra : dict
-        Further plain values.
-    table : list of dict
-        Rows of data.csv that no curve has.
-    """
+    """A figure with its data and claims."""
 
     claims: list[Claim]
     drawing: Figure
@@ -141,11 +103,16 @@ class FigureResult:
     curves: list[Curve] = field(default_factory=list)
     levels: list[Level] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    """Further plain values."""
     table: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of data.csv that no curve has."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all points, for CSV."""
-        found = [*self.table, *(row for curve in self.curves for row in curve.rows())]
+        found = list(self.table)
+        for curve in self.curves:
+            of = {"panel": curve.panel, "curve": curve.label, "kind": curve.kind}
+            found += [{**of, **point} for point in curve.points()]
         for level in self.levels:
             number = Number.of(level.label, level.values)
             row = {"panel": level.panel, "curve": level.label, "kind": "level"}
@@ -155,18 +122,9 @@ class FigureResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all points as plain values, for JSON."""
+        names = ("label", "kind", "panel", "settings", "note")
         curves = [
-            {
-                "label": curve.label,
-                "kind": curve.kind,
-                "panel": curve.panel,
-                "settings": dict(curve.settings),
-                "note": curve.note,
-                "points": [
-                    {k: v for k, v in row.items() if k not in ("panel", "curve", "kind")}
-                    for row in curve.rows()
-                ],
-            }
+            {**{name: getattr(curve, name) for name in names}, "points": curve.points()}
             for curve in self.curves
         ]
         levels = [
@@ -178,30 +136,20 @@ class FigureResult:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """An experiment of the paper.
-
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    title : str
-        Title in the report.
-    about : str
-        The experiment in a sentence or two.
-    optimizers : callable
-        Returns its meta-trained optimizers at a size, by label; each is audited.
-    artifacts : callable
-        Returns the other artefacts that it needs at a size.
-    make : callable
-        Makes the figure from a store that has these artefacts.
-    """
+    """An experiment of the paper."""
 
     name: str
+    """Name on the command line."""
     title: str
+    """Title in the report."""
     about: str
+    """The experiment in a sentence or two."""
     optimizers: Callable[[Size], dict[str, ExperimentConfig]]
+    """Returns its meta-trained optimizers at a size, by label; each is audited."""
     artifacts: Callable[[Size], Sequence[Artifact]]
+    """Returns the other artefacts that it needs at a size."""
     make: Callable[[ArtifactStore], FigureResult]
+    """Makes the figure from a store that has these artefacts."""
 
     def needs(self, size: Size) -> list[Artifact]:
         """Return all artefacts that the figure needs."""
@@ -214,51 +162,30 @@ def surf_t(study: StudyConfig, rounds: int) -> Source:
     return Source(SURF_T, "not the paper's", Artifact("pretrained", study=study, rounds=rounds))
 
 
-def over_rounds(
-    store: ArtifactStore, source: Source, panel: str = "", ceiling: Tensor | None = None
-) -> Curve:
-    """Return a curve over communication rounds, relative to a centralised accuracy if given."""
-    values = _measured(store, source)
-    if ceiling is not None:
-        values["relative_accuracy"] = values["pooled_accuracy"] / ceiling[:, None]
-    rounds = [float(value) for value in _runs(store, source).taken]
-    return _curve(store, source, "rounds", rounds, values, panel)
-
-
-def over_layers(store: ArtifactStore, source: Source) -> Curve:
-    """Return a curve over an optimizer's layers; 0 is its start."""
-    values = _measured(store, source)
-    layers = [float(layer) for layer in range(values["loss"].shape[1])]
-    return _curve(store, source, "layer", layers, values)
-
-
-def over_ends(store: ArtifactStore, sources: dict[int, Source], over: str) -> Curve:
-    """Return a curve of the last values of several runs, by what differs between them."""
-    ends = [_measured(store, source) for source in sources.values()]
-    values = {name: torch.stack([end[name][:, -1] for end in ends], 1) for name in ends[0]}
-    first = next(iter(sources.values()))
-    return _curve(store, first, over, [float(x) for x in sources], values)
-
-
-def _runs(store: ArtifactStore, source: Source) -> Trajectories:
-    return Trajectories(source.label, **store.read(source.artifact).tensors)
-
-
-def _measured(store: ArtifactStore, source: Source) -> dict[str, Tensor]:
-    runs = _runs(store, source)
-    found = {name: getattr(runs, name).double() for name in MEASURED}
-    for name in ACCURACIES:
-        found[name] = found[name].nan_to_num(0.0)
-    return found
-
-
-def _curve(
+def curve_of(
     store: ArtifactStore,
     source: Source,
-    over: str,
-    x: list[float],
-    values: dict[str, Tensor],
+    over: str = "rounds",
     panel: str = "",
+    ceiling: Tensor | None = None,
 ) -> Curve:
-    settings = store.read(source.artifact).content.get("settings", {})
+    """Return a curve over communication rounds or layers, relative to a centralised accuracy if given."""
+    made = store.read(source.artifact)
+    values = {name: made.tensors[name].double() for name in MEASURED}
+    values |= {name: values[name].nan_to_num(0.0) for name in ACCURACIES}
+    if ceiling is not None:
+        values["relative_accuracy"] = values["pooled_accuracy"] / ceiling[:, None]
+    # A run that diverged has no further rounds.
+    rounds = made.tensors["rounds"].amax(0).tolist()
+    x = [float(value) for value in (rounds if over == "rounds" else range(len(rounds)))]
+    settings = made.content.get("settings", {})
     return Curve(source.label, source.kind, over, x, values, panel, settings, source.note)
+
+
+def curve_of_ends(store: ArtifactStore, sources: dict[int, Source], over: str) -> Curve:
+    """Return a curve of the last values of several runs, by what differs between them."""
+    curves = [curve_of(store, source) for source in sources.values()]
+    values = {
+        name: torch.stack([curve.values[name][:, -1] for curve in curves], 1) for name in MEASURED
+    }
+    return replace(curves[0], over=over, x=[float(x) for x in sources], values=values)

@@ -12,7 +12,7 @@ from fedsurf.paper.figures.figure import (
     FigureResult,
     PaperFigure,
     Source,
-    over_rounds,
+    curve_of,
 )
 from fedsurf.paper.figures.speed import ACCURACY, artifacts_of, beats_all, curves_of
 from fedsurf.paper.sizes import Size
@@ -47,7 +47,7 @@ def _make(store: ArtifactStore) -> FigureResult:
             here,
             size.rounds,
         )
-        even = over_rounds(store, _even(size, alpha), name, level.values)
+        even = curve_of(store, _even(size, alpha), "rounds", name, level.values)
         claims.append(claim.with_notes(f"{EVEN}: {100 * float(even.at(MEASURED).mean()):.1f} %."))
         here.append(even)
         curves += here

@@ -91,30 +91,26 @@ def made_with() -> dict[str, str]:
 
 
 def commit_of(file: Path) -> str | None:
-    """Return the commit of the checkout that tracks a file, and whether its folder was changed."""
+    """Return the commit of the checkout that tracks a file, with -dirty if the checkout was changed."""
     git = which("git")
     if git is None:
         return None
-
-    def ask(*words: str) -> str:
-        done = subprocess.run(  # noqa: S603 - fixed words
-            [git, "-C", str(file.parent), *words],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        )
-        return done.stdout.strip()
-
+    # Installed into an environment inside another project, the commit would be that project's.
+    tracked = ("ls-files", "--error-unmatch", file.name)
+    described = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     try:
-        # Installed into an environment inside another project, the commit would be that project's.
-        if not ask("ls-files", "--", file.name):
-            return None
-        commit = ask("rev-parse", "--short=12", "HEAD")
-        changed = ask("status", "--porcelain", "--untracked-files=no", "--", ".")
+        for words in (tracked, described):
+            done = subprocess.run(  # noqa: S603 - fixed words
+                [git, *words],
+                cwd=file.parent,
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=30,
+            )
     except (subprocess.SubprocessError, OSError):
         return None
-    return f"{commit} with changes" if changed else commit
+    return done.stdout.strip()
 
 
 def checksum_of(file: Path) -> str:

@@ -19,7 +19,7 @@ from fedsurf.paper.figures.figure import (
     Level,
     PaperFigure,
     Source,
-    over_rounds,
+    curve_of,
     surf_t,
 )
 from fedsurf.paper.making import rounds_of
@@ -85,7 +85,7 @@ def curves_of(
     """Return the curves of all methods, U-DGD's first, and the level of centralised training."""
     ceiling = store.read(centralised(store.size, config)).tensors["accuracy"]
     sources = sources_of(store.size, config)
-    curves = [over_rounds(store, source, panel, ceiling) for source in sources]
+    curves = [curve_of(store, source, "rounds", panel, ceiling) for source in sources]
     return curves, Level("centralised", ceiling, panel)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from pandas import DataFrame
 from torch import Tensor
 
 from fedsurf.evaluation.plots import COLOURS, STYLE
@@ -68,43 +69,24 @@ def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
-        for colour, (label, certified) in zip(COLOURS, certificates.items(), strict=False):
-            layers = certified["layers"]
-            x = [layer["layer"] for layer in layers]
-            left.plot(
-                x,
-                [layer["norm"] for layer in layers],
-                color=colour,
-                label=f"measured, {label}",
-                marker="o",
-                markersize=3.5,
-            )
-            low, high = ([layer[f"norm_{end}"] for layer in layers] for end in ("low", "high"))
-            left.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        frames = {label: DataFrame(one["layers"]) for label, one in certificates.items()}
+        for colour, (label, layers) in zip(COLOURS, frames.items(), strict=False):
+            look = {"color": colour, "marker": "o", "markersize": 3.5}
+            left.plot(layers["layer"], layers["norm"], label=f"measured, {label}", **look)
+            low, high = layers["norm_low"], layers["norm_high"]
+            left.fill_between(layers["layer"], low, high, color=colour, alpha=0.18, linewidth=0)
             limits = layers[1:]
-            slacks = [one["slack"] for one in limits]
-            errors = [
-                [one["slack"] - one["slack_low"] for one in limits],
-                [one["slack_high"] - one["slack"] for one in limits],
-            ]
-            right.errorbar(
-                x[1:], slacks, errors, color=colour, marker="o", markersize=3.5, capsize=2
-            )
-        left.plot(
-            range(pretrained.shape[1]),
-            pretrained.mean(0).tolist(),
-            color="black",
-            label=f"measured, {SURF_T}",
-            marker="s",
-            markersize=3.5,
-        )
-        certified = certificates[WITH]
-        for reading, style, label in (
-            ("per_run", "--", "bound, constants as measured"),
-            ("in_mean", ":", "bound, read in the mean"),
+            slack = limits["slack"]
+            errors = (slack - limits["slack_low"], limits["slack_high"] - slack)
+            right.errorbar(limits["layer"], slack, errors, capsize=2, **look)
+        look = {"color": "black", "marker": "s", "markersize": 3.5}
+        left.plot(pretrained.mean(0).tolist(), label=f"measured, {SURF_T}", **look)
+        for name, style, label in (
+            ("per_run_bound", "--", "bound, constants as measured"),
+            ("in_mean_bound", ":", "bound, read in the mean"),
         ):
-            bounds = [float("nan") if b is None else b for b in certified[reading]["values"]]
-            left.plot(range(len(bounds)), bounds, color="black", linestyle=style, label=label)
+            bounds = frames[WITH][name].astype(float)
+            left.plot(bounds.tolist(), color="black", linestyle=style, label=label)
         left.set_yscale("log")
         left.set_ylabel("gradient norm ‖∇f(W_l)‖")
         right.axhline(0, color="black", linewidth=0.8)
@@ -112,9 +94,8 @@ def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
         for axis in (left, right):
             axis.set_xlabel("layer l")
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.legend(
-            *left.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8
-        )
+        handles = left.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=2, fontsize=8)
     return figure
 
 
