@@ -23,18 +23,12 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True)
 class State:
-    """Tensors and numbers that an algorithm carries from step to step.
-
-    Attributes
-    ----------
-    weights : Tensor
-        The estimates W, `[nodes, parameters]`.
-    steps : int
-        Steps taken so far.
-    """
+    """Tensors and numbers that an algorithm carries from step to step."""
 
     weights: Tensor
+    """The estimates W, `[nodes, parameters]`."""
     steps: int = 0
+    """Steps taken so far."""
 
 
 OwnState = TypeVar("OwnState", bound=State)
@@ -101,13 +95,6 @@ def node_gradient(model: Model, network: Network, weights: Tensor, examples: Exa
 class Start:
     """Independent initial weights, W_0 ~ N(mean, deviation²) for every agent and weight.
 
-    Attributes
-    ----------
-    mean : float
-        Mean of the initial weights.
-    deviation : float
-        Their standard deviation; with 0 all agents start at the mean.
-
     Examples
     --------
     >>> import networkx as nx
@@ -117,7 +104,9 @@ class Start:
     """
 
     mean: float = 0.0
+    """Mean of the initial weights."""
     deviation: float = 1.0
+    """Their standard deviation; with 0 all agents start at the mean."""
 
     def __post_init__(self) -> None:
         check_number(self.mean, "mean")
@@ -190,24 +179,16 @@ def fan_ins(shapes: Mapping[str, torch.Size]) -> list[int]:
 
 @dataclass(frozen=True)
 class GradientMethod(ABC):
-    """A method that combines gradients and mixing, one round a step.
-
-    Attributes
-    ----------
-    model : Model
-        The model that agents train.
-    step_size : float
-        The step β.
-    batch_size : int or None
-        Examples of a mini-batch; all of an agent's examples where None.
-    start : Start
-        The distribution of W_0.
-    """
+    """A method that combines gradients and mixing, one round a step."""
 
     model: Model
+    """The model that agents train."""
     step_size: float = 0.1
+    """The step β."""
     batch_size: int | None = field(default=None, kw_only=True)
+    """Examples of a mini-batch; all of an agent's examples where None."""
     start: Start = field(default_factory=Start, kw_only=True)
+    """The distribution of W_0."""
 
     def __post_init__(self) -> None:
         check_positive(self.step_size, "step_size")
@@ -217,14 +198,6 @@ class GradientMethod(ABC):
     @abstractmethod
     def name(self) -> str:
         """The method's name."""
-
-    @abstractmethod
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the state before the first step."""
-
-    @abstractmethod
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the state after one more round."""
 
     def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
         check_fits(task, network, self.model)

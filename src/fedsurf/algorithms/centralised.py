@@ -36,17 +36,6 @@ class Centralised:
     is above `tolerance`; its bias is free of the penalty. Any other model is trained by `local_optimum`
     with one agent that holds all examples, from random weights, and the penalty applies to all weights.
 
-    Attributes
-    ----------
-    strength : float
-        The penalty's strength, positive.
-    iterations : int
-        Maximum number of L-BFGS steps.
-    seed : int
-        Seed of the initial weights of a model other than a softmax head.
-    tolerance : float
-        Largest entry of a softmax head's gradient in the end.
-
     Examples
     --------
     >>> import torch
@@ -58,9 +47,13 @@ class Centralised:
     """
 
     strength: float = 1e-3
+    """The penalty's strength, positive."""
     iterations: int = 2000
+    """Maximum number of L-BFGS steps."""
     seed: int = 0
+    """Seed of the initial weights of a model other than a softmax head."""
     tolerance: float = TOLERANCE
+    """Largest entry of a softmax head's gradient in the end."""
 
     def __post_init__(self) -> None:
         check_positive(self.strength, "strength")

@@ -27,18 +27,12 @@ FLOAT_BITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedState(State):
-    """Weights, and their copies at the neighbours.
-
-    Attributes
-    ----------
-    known : Tensor
-        Each node's weights as its neighbours know them, c, `[nodes, parameters]`; zero at first.
-    mixed : Tensor
-        S·c, which every node sums up from the received messages, `[nodes, parameters]`.
-    """
+    """Weights, and their copies at the neighbours."""
 
     known: Tensor
+    """Each node's weights as its neighbours know them, c, `[nodes, parameters]`; zero at first."""
     mixed: Tensor
+    """S·c, which every node sums up from the received messages, `[nodes, parameters]`."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +50,6 @@ class DFedAvgM(GradientMethod):
 
     so that w_i = Σ_j S_ij c_j after every round.
 
-    Attributes
-    ----------
-    local_steps : int
-        Gradient steps between two rounds, K.
-    momentum : float
-        Heavy ball within a round, μ.
-    bits : int or None
-        Bits of every number that is sent, 2 to 32; plain floats where None. A message is then the
-        step s of the quantiser (one float, an agent's largest difference divided by
-        2^(bits−1) − 1) and a multiple of s for every number, rounded up or down at random without
-        bias; it counts as 1 + ⌈bits · parameters / 32⌉ floats. With 2 bits the noise can exceed the
-        differences and grow without bound. The other fields are those of `GradientMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -78,9 +59,15 @@ class DFedAvgM(GradientMethod):
     """
 
     local_steps: int = 6
+    """Gradient steps between two rounds, K."""
     momentum: float = 0.9
+    """Heavy ball within a round, μ."""
     batch_size: int | None = field(default=10, kw_only=True)
     bits: int | None = field(default=None, kw_only=True)
+    """Bits of every number that is sent, 2 to 32; plain floats where None. A message is then the step s
+    of the quantiser (one float, an agent's largest difference divided by 2^(bits−1) − 1) and a multiple
+    of s for every number, rounded up or down at random without bias; it counts as 1 + ⌈bits · parameters
+    / 32⌉ floats. With 2 bits the noise can exceed the differences and grow without bound."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

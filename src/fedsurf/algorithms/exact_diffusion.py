@@ -17,15 +17,10 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class DiffusionState(State):
-    """Weights, and the adapted weights of the step before.
-
-    Attributes
-    ----------
-    adapted : Tensor
-        Ψ of the step before, `[nodes, parameters]`; W(0) before the first step.
-    """
+    """Weights, and the adapted weights of the step before."""
 
     adapted: Tensor
+    """Ψ of the step before, `[nodes, parameters]`; W(0) before the first step."""
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,11 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class ExtraState(State):
-    """Weights, and the terms of the step before.
-
-    Attributes
-    ----------
-    past : Tensor
-        ½ (I + S) W(l−1) − β ∇f(W(l−1)) of the step before, `[nodes, parameters]`; W(0) before the
-        first step, which makes that one a step of DGD.
-    """
+    """Weights, and the terms of the step before."""
 
     past: Tensor
+    """½ (I + S) W(l−1) − β ∇f(W(l−1)) of the step before, `[nodes, parameters]`; W(0) before the first
+    step, which makes that one a step of DGD."""
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,11 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class FedAdamState(State):
-    """The model and the server's moments.
-
-    Attributes
-    ----------
-    first_moment, second_moment : Tensor
-        The paper's m and v, `[parameters]`.
-    """
+    """The model and the server's moments."""
 
     first_moment: Tensor
     second_moment: Tensor
+    """The paper's m and v, `[parameters]`."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +35,6 @@ class FedAdam(ServerMethod):
 
     from m = 0 and v = τ², without Adam's bias correction, as in the paper.
 
-    Attributes
-    ----------
-    server_step_size : float
-        The server's step η.
-    beta1, beta2 : float
-        Decay of the moments, β₁ and β₂.
-    tau : float
-        The paper's τ; the smaller, the more adaptive. The other fields are those of `ServerMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -59,9 +45,12 @@ class FedAdam(ServerMethod):
 
     name = "FedAdam"
     server_step_size: float = 0.1
+    """The server's step η."""
     beta1: float = 0.9
     beta2: float = 0.99
+    """Decay of the moments, β₁ and β₂."""
     tau: float = 1e-3
+    """The paper's τ; the smaller, the more adaptive."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

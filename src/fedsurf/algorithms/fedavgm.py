@@ -31,13 +31,6 @@ class FedAvgM(ServerMethod):
 
         v ← β v + Δ,      w_{t+1} = w_t − γ v,      v = 0 at the start
 
-    Attributes
-    ----------
-    momentum : float
-        The server's momentum β; with 0, and a server's step of 1, it is FedAvg.
-    server_step_size : float
-        The server's step γ; 1 in the paper. The other fields are those of `ServerMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -48,7 +41,9 @@ class FedAvgM(ServerMethod):
 
     name = "FedAvgM"
     momentum: float = 0.9
+    """The server's momentum β; with 0, and a server's step of 1, it is FedAvg."""
     server_step_size: float = 1.0
+    """The server's step γ; 1 in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,18 +18,12 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class FedDynState(State):
-    """The model and the regularisers' gradients, which are zero at the start.
-
-    Attributes
-    ----------
-    gradients : Tensor
-        The agents' h_k, `[agents, parameters]`.
-    server_gradient : Tensor
-        The server's h, `[parameters]`: the weighted mean of all h_k.
-    """
+    """The model and the regularisers' gradients, which are zero at the start."""
 
     gradients: Tensor
+    """The agents' h_k, `[agents, parameters]`."""
     server_gradient: Tensor
+    """The server's h, `[parameters]`: the weighted mean of all h_k."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +42,6 @@ class FedDyn(ServerMethod):
     With `weighting="examples"` the means are weighted by examples, and |P|/m is the called agents'
     share of all examples, so that h stays the weighted mean of all h_k.
 
-    Attributes
-    ----------
-    alpha : float
-        The regulariser's strength α. With `step_size · alpha` above 2 the steps grow. The other fields
-        are those of `ServerMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -64,6 +52,7 @@ class FedDyn(ServerMethod):
 
     name = "FedDyn"
     alpha: float = 0.1
+    """The regulariser's strength α. With `step_size · alpha` above 2 the steps grow."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

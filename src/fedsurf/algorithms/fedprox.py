@@ -23,12 +23,6 @@ class FedProx(ServerMethod):
 
         f_k(w) + (μ/2) ‖w − w_t‖²
 
-    Attributes
-    ----------
-    mu : float
-        The proximal term's strength μ; 0 is FedAvg. With `step_size · mu` above 2 the steps grow. The
-        other fields are those of `ServerMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -39,6 +33,7 @@ class FedProx(ServerMethod):
 
     name = "FedProx"
     mu: float = 0.1
+    """The proximal term's strength μ; 0 is FedAvg. With `step_size · mu` above 2 the steps grow."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

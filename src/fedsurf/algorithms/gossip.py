@@ -38,47 +38,31 @@ Solve = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingState(State):
-    """Weights, and the estimates of the mean statistic from which they are solved.
-
-    Attributes
-    ----------
-    values : Tensor
-        Each agent's estimate of the mean statistic, `[nodes, size]`. Through a server: its
-        estimate in row 0, the agents' own statistics below it.
-    previous : Tensor
-        The estimates one round ago.
-    relaxation : float
-        ω of the last round.
-    contraction : float
-        λ of the acceleration; 0 without acceleration.
-    heard : Tensor
-        The agents whose statistic the server has, bool `[agents]`.
-    """
+    """Weights, and the estimates of the mean statistic from which they are solved."""
 
     values: Tensor
+    """Each agent's estimate of the mean statistic, `[nodes, size]`. Through a server: its estimate in
+    row 0, the agents' own statistics below it."""
     previous: Tensor
+    """The estimates one round ago."""
     relaxation: float
+    """ω of the last round."""
     contraction: float
+    """λ of the acceleration; 0 without acceleration."""
     heard: Tensor
+    """The agents whose statistic the server has, bool `[agents]`."""
 
 
 @dataclass(frozen=True)
 class AveragingMethod(ABC):
-    """A method that averages a statistic of the agents and solves for weights, one round a step.
-
-    Attributes
-    ----------
-    model : Model
-        The model that agents train.
-    accelerated : bool
-        Chebyshev-accelerated gossip, or plain.
-    start : Start
-        The distribution of W_0.
-    """
+    """A method that averages a statistic of the agents and solves for weights, one round a step."""
 
     model: Model
+    """The model that agents train."""
     accelerated: bool = field(default=True, kw_only=True)
+    """Chebyshev-accelerated gossip, or plain."""
     start: Start = field(default_factory=Start, kw_only=True)
+    """The distribution of W_0."""
 
     @property
     @abstractmethod

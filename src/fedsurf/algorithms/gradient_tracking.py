@@ -21,21 +21,14 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingState(State):
-    """Weights, and estimates of the average gradient.
-
-    Attributes
-    ----------
-    tracker : Tensor
-        Y of the step before, `[nodes, parameters]`; zero before the first step.
-    gradient : Tensor
-        The gradient of the step before, `[nodes, parameters]`; zero before the first step.
-    previous : Tensor
-        The weights before the last step, for the momentum, `[nodes, parameters]`.
-    """
+    """Weights, and estimates of the average gradient."""
 
     tracker: Tensor
+    """Y of the step before, `[nodes, parameters]`; zero before the first step."""
     gradient: Tensor
+    """The gradient of the step before, `[nodes, parameters]`; zero before the first step."""
     previous: Tensor
+    """The weights before the last step, for the momentum, `[nodes, parameters]`."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +44,6 @@ class GradientTracking(GradientMethod):
     method is not exact with mini-batches, nor in a star in which only some agents report. Too large a
     step diverges, the sooner the sparser the graph.
 
-    Attributes
-    ----------
-    momentum : float
-        The heavy ball's μ; 0 is DIGing. The other fields are those of `GradientMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -66,6 +54,7 @@ class GradientTracking(GradientMethod):
 
     name = "Gradient tracking"
     momentum: float = 0.0
+    """The heavy ball's μ; 0 is DIGing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,11 +43,6 @@ class LDA(AveragingMethod):
     moves factorises a p × p matrix; through a server only the server does. An agent whose Σ_s is not
     positive definite keeps its weights for the round, as in the first rounds of accelerated gossip.
 
-    Attributes
-    ----------
-    shrinkage : float
-        The shrinkage s, above 0 and at most 1. The other fields are those of `AveragingMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -58,6 +53,7 @@ class LDA(AveragingMethod):
 
     model: SoftmaxHead
     shrinkage: float = 0.1
+    """The shrinkage s, above 0 and at most 1."""
     name = "LDA"
 
     def __post_init__(self) -> None:

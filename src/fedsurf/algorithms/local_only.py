@@ -19,18 +19,6 @@ class LocalOnly:
 
         w_i = argmin_w f_i(w) + (strength/2) ‖w‖²
 
-    Attributes
-    ----------
-    model : Model
-        The model that agents train.
-    strength : float
-        The penalty's strength, positive. It applies to all weights, since the bias of a class without
-        examples at an agent would fall for ever.
-    iterations : int
-        Maximum number of L-BFGS steps.
-    start : Start
-        The distribution of W_0.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -40,9 +28,14 @@ class LocalOnly:
     """
 
     model: Model
+    """The model that agents train."""
     strength: float = 1e-2
+    """The penalty's strength, positive. It applies to all weights, since the bias of a class without
+    examples at an agent would fall for ever."""
     iterations: int = 200
+    """Maximum number of L-BFGS steps."""
     start: Start = field(default_factory=Start)
+    """The distribution of W_0."""
     name = "local only"
 
     def __post_init__(self) -> None:

@@ -49,16 +49,6 @@ class MOON(ServerMethod):
     define the representation. `representation="logits"` takes the scores, which do depend on the
     weights; that is a variation on the authors' method.
 
-    Attributes
-    ----------
-    mu : float
-        The contrastive term's strength μ (0.1, 1, 5 and 10 in the paper); 0 is FedAvg.
-    temperature : float
-        The paper's τ (0.5 there).
-    representation : {"features", "logits"} or callable
-        The input of the model's output layer (`Model.representation`), the scores, or a function of
-        weights and examples. The other fields are those of `ServerMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -69,8 +59,12 @@ class MOON(ServerMethod):
 
     name = "MOON"
     mu: float = 1.0
+    """The contrastive term's strength μ (0.1, 1, 5 and 10 in the paper); 0 is FedAvg."""
     temperature: float = 0.5
+    """The paper's τ (0.5 there)."""
     representation: Literal["features", "logits"] | Representation = "features"
+    """The input of the model's output layer (`Model.representation`), the scores, or a function of
+    weights and examples."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

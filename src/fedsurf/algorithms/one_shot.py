@@ -26,15 +26,6 @@ class OneShot(AveragingMethod):
     need a common start; a common seed gives it without a message. A message holds the weights, and
     one float more if agents are weighted by their examples.
 
-    Attributes
-    ----------
-    strength : float
-        The penalty's strength, positive; it applies to all weights.
-    weighting : {"uniform", "examples"}
-        An agent's weight in the average: equal (the paper's), or by its number of examples.
-    iterations : int
-        Maximum number of L-BFGS steps. The other fields are those of `AveragingMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -44,8 +35,11 @@ class OneShot(AveragingMethod):
     """
 
     strength: float = 1e-2
+    """The penalty's strength, positive; it applies to all weights."""
     weighting: AgentWeighting = "uniform"
+    """An agent's weight in the average: equal (the paper's), or by its number of examples."""
     iterations: int = 200
+    """Maximum number of L-BFGS steps."""
     name = "one-shot averaging"
 
     def __post_init__(self) -> None:

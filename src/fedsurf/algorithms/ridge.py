@@ -29,12 +29,6 @@ class Ridge(AveragingMethod):
     Messages, cost and the rule for agents whose matrix is not positive definite yet are those of
     `LDA`. A class without examples scores 0 on everything, and the others sum to 1: it never wins.
 
-    Attributes
-    ----------
-    strength : float
-        The penalty's strength, positive; the bias is free. The other fields are those of
-        `AveragingMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -45,6 +39,7 @@ class Ridge(AveragingMethod):
 
     model: SoftmaxHead
     strength: float = 0.1
+    """The penalty's strength, positive; the bias is free."""
     name = "ridge"
 
     def __post_init__(self) -> None:

@@ -18,18 +18,12 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class SCAFFOLDState(State):
-    """The model and the control variates, which are zero at the start.
-
-    Attributes
-    ----------
-    variates : Tensor
-        The agents' c_i, `[agents, parameters]`.
-    server_variate : Tensor
-        The server's c, `[parameters]`: the weighted mean of all c_i.
-    """
+    """The model and the control variates, which are zero at the start."""
 
     variates: Tensor
+    """The agents' c_i, `[agents, parameters]`."""
     server_variate: Tensor
+    """The server's c, `[parameters]`: the weighted mean of all c_i."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +43,6 @@ class SCAFFOLD(ServerMethod):
     `weighting="examples"` the means are weighted by examples, and |S|/N is the called agents' share of
     all examples, so that c stays the weighted mean of all c_i.
 
-    Attributes
-    ----------
-    server_step_size : float
-        The server's step η_g; `step_size` is the agents' η_l. The other fields are those of
-        `ServerMethod`.
-
     Examples
     --------
     >>> from fedsurf import SoftmaxHead
@@ -65,6 +53,7 @@ class SCAFFOLD(ServerMethod):
 
     name = "SCAFFOLD"
     server_step_size: float = 1.0
+    """The server's step η_g; `step_size` is the agents' η_l."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,27 +24,18 @@ from fedsurf.tasks.task import Task
 
 @dataclass(frozen=True)
 class Round:
-    """One round between the server and the called agents.
-
-    Attributes
-    ----------
-    network : Network
-        The star, perhaps with faults; it carries and counts the messages.
-    agents : Tensor
-        The called agents, int64 `[called]`.
-    examples : Examples
-        Their training examples.
-    shares : Tensor
-        Their weights in the average, `[called]`; they sum to 1.
-    presence : Tensor
-        Their share of f, a number: |S|/N with uniform weighting.
-    """
+    """One round between the server and the called agents."""
 
     network: Network
+    """The star, perhaps with faults; it carries and counts the messages."""
     agents: Tensor
+    """The called agents, int64 `[called]`."""
     examples: Examples
+    """Their training examples."""
     shares: Tensor
+    """Their weights in the average, `[called]`; they sum to 1."""
     presence: Tensor
+    """Their share of f, a number: |S|/N with uniform weighting."""
 
     def download(self, value: Tensor) -> Tensor:
         """Send the server's `value[…]` to the called agents: `[called, …]`."""
@@ -66,31 +57,21 @@ class Round:
 
 @dataclass(frozen=True)
 class ServerMethod(ABC):
-    """A method through a server: one round a step, on a `StarNetwork`.
-
-    Attributes
-    ----------
-    model : Model
-        The model that agents train.
-    local_steps : int
-        Gradient steps of a called agent in a round, K.
-    step_size : float
-        Their length, the agents' learning rate.
-    batch_size : int or None
-        Examples of a mini-batch; all of an agent's examples where None.
-    weighting : {"uniform", "examples"}
-        An agent's weight in averages: equal, or by its number of examples (n_k/n over the agents that
-        report).
-    start : Start
-        The distribution of W_0; the server's row of it is the first model.
-    """
+    """A method through a server: one round a step, on a `StarNetwork`."""
 
     model: Model
+    """The model that agents train."""
     local_steps: int = 6
+    """Gradient steps of a called agent in a round, K."""
     step_size: float = 0.1
+    """Their length, the agents' learning rate."""
     batch_size: int | None = 10
+    """Examples of a mini-batch; all of an agent's examples where None."""
     weighting: AgentWeighting = "uniform"
+    """An agent's weight in averages: equal, or by its number of examples (n_k/n over the agents that
+    report)."""
     start: Start = field(default_factory=Start)
+    """The distribution of W_0; the server's row of it is the first model."""
 
     def __post_init__(self) -> None:
         check_count(self.local_steps, "local_steps")
@@ -102,10 +83,6 @@ class ServerMethod(ABC):
     @abstractmethod
     def name(self) -> str:
         """The method's name."""
-
-    @abstractmethod
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the state after one more round."""
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw the server's first model."""
