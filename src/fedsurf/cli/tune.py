@@ -19,7 +19,7 @@ from fedsurf.evaluation.tuning import (
     read_tuned,
     write_tuned,
 )
-from fedsurf.tasks.fingerprint import fingerprint
+from fedsurf.tasks.features import fingerprint
 
 
 def tune(

@@ -21,8 +21,7 @@ from fedsurf.surf.loop import Observer, check_trained_with, meta_train, open_run
 from fedsurf.surf.problems import FixedProblems
 from fedsurf.surf.training import MetaTraining
 from fedsurf.tasks.distribution import DividedTasks, TaskDistribution, meta_tasks
-from fedsurf.tasks.features import Features, load_features
-from fedsurf.tasks.fingerprint import fingerprint, other_than
+from fedsurf.tasks.features import Features, fingerprint, fingerprint_difference, load_features
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import UDGD
 
@@ -162,7 +161,9 @@ class Experiment:
     def check_data(self, folder: RunFolder) -> None:
         """Raise where the data is not what the run in a folder began with."""
         stored = folder.read_data()
-        found = None if stored is None else other_than(stored, fingerprint(self.features))
+        found = (
+            None if stored is None else fingerprint_difference(stored, fingerprint(self.features))
+        )
         if found is not None:
             raise FileError(
                 f"{folder.path}: the data, {self.config.data.source}, is not what this run was "

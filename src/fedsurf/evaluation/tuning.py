@@ -22,7 +22,7 @@ from fedsurf.evaluation.methods import Method, Setting, method_named
 from fedsurf.evaluation.run import run_all
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.tasks.fingerprint import other_than
+from fedsurf.tasks.features import fingerprint_difference
 from fedsurf.tasks.task import Task
 
 
@@ -166,7 +166,7 @@ def _tuned_with(study: Mapping[str, Any]) -> dict[str, Any]:
 def check_tuned_on(path: Path, data: dict[str, Any]) -> None:
     """Raise if a file knows the fingerprint of its data, and it is not this one."""
     stored = _content(path).get("data")
-    found = None if stored is None else other_than(stored, data)
+    found = None if stored is None else fingerprint_difference(stored, data)
     if found is not None:
         raise ValueError(
             f"{path}: holds settings that were tuned on other data under the same name, differing in "
@@ -184,7 +184,7 @@ def tuned_otherwise(path: Path, study: Any, data: Mapping[str, Any]) -> list[str
     theirs, mine = _deciding(content["study"]), _deciding(to_dict(study.resolved()))
     if content.get("data") is None:
         return differences(theirs, mine)
-    other = other_than(content["data"], dict(data))
+    other = fingerprint_difference(content["data"], dict(data))
     named = differences({"data": theirs.pop("data")}, {"data": mine.pop("data")})
     found = [] if other is None else named or [f"{other} (data of the same name)"]
     return found + differences(theirs, mine)

@@ -1,32 +1,32 @@
-"""Features: a source seen through a frozen backbone, ready to draw tasks from.
+"""Features: a source after a frozen backbone, centred, projected and scaled, from which tasks are drawn.
 
-What a deep backbone computes is cached on disk, since it takes minutes to hours; centring, PCA and
-scaling are done anew each time, since they take seconds.
+Features of deep backbones are cached on disk, since they take minutes to hours; centring, principal components
+and scaling take seconds. The fingerprint of features tells other data under the same name.
 """
 
-import hashlib
-import json
-import logging
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from fedsurf.common.checks import check_kind, check_whole
-from fedsurf.common.files import FileError, read_metadata, read_tensors_into
-from fedsurf.common.writing import write_tensors
+from fedsurf.common.cache import Cache
+from fedsurf.common.checks import check_count, check_kind
 from fedsurf.tasks import sources
-from fedsurf.tasks.backbones import Backbone, Pixels, backbone
+from fedsurf.tasks.backbones import NO_BACKBONES, ModuleBackbone, make_backbone
 from fedsurf.tasks.config import FeatureConfig
-from fedsurf.tasks.dataset import Array, Dataset, checksum
-from fedsurf.tasks.projection import Projection
+from fedsurf.tasks.dataset import Array, Dataset
 from fedsurf.tasks.sources import home
 
-logger = logging.getLogger(__name__)
+CHUNK_EXAMPLES = 4096
+"""Number of examples that are in float64 at a time."""
+TOLERANCE = 1e-3
+"""Tolerance of mean squares, relative, and of projections, relative to the size of the features."""
+DIRECTION_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
+"""Primes of the directions on which a fingerprint projects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,13 @@ class Features:
         Labels as int64 `[examples]`.
     classes : int
         The number of classes; labels are `0 … classes − 1`.
+
+    Examples
+    --------
+    >>> from fedsurf.tasks.config import FeatureConfig
+    >>> from fedsurf.tasks.features import load_features
+    >>> load_features(FeatureConfig(source="digits", components=16)).train_x.shape
+    torch.Size([1083, 16])
     """
 
     name: str
@@ -65,9 +72,9 @@ def load_features(
     Parameters
     ----------
     config : FeatureConfig
-        Which data and which backbone.
+        The data and the backbone.
     module : nn.Module, optional
-        The user's own network, called `config.backbone`; `ModuleBackbone` says what it is given.
+        A custom network, named `config.backbone`; see `ModuleBackbone` for its input and output.
     progress : bool
         Whether to show a bar on the standard error stream while a deep backbone runs.
     cache : bool
@@ -87,22 +94,33 @@ def features_of(
     progress: bool = True,
     cache: bool = True,
 ) -> Features:
-    """Do the same for a dataset at hand; `config.source` and `config.folder` are not looked at."""
+    """Extract features of a given dataset as `load_features` does, whatever `config.source` is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedsurf.tasks.config import FeatureConfig
+    >>> from fedsurf.tasks.dataset import Dataset
+    >>> from fedsurf.tasks.features import features_of
+    >>> dataset = Dataset.from_arrays(np.eye(10), np.arange(10) % 2)
+    >>> features_of(dataset, FeatureConfig(components=3)).test_x.shape
+    torch.Size([2, 3])
+    """
     if config.components is not None:
-        check_whole(config.components, "components", " or None")
-    if config.components is not None and config.components < 1:
-        raise ValueError(f"components: got {config.components}, but it must be at least 1, or none")
-    chosen = backbone(config.backbone, image_size=config.image_size, module=module)
-    if isinstance(chosen, Pixels):
-        train, test = chosen.features(dataset.train_x), chosen.features(dataset.test_x)
+        check_count(config.components, "components", why=", or None")
+    if config.backbone in NO_BACKBONES and module is None:
+        train, test = _pixels(dataset.train_x), _pixels(dataset.test_x)
         rotate = config.backbone == "pca"
     else:
+        backbone = make_backbone(config.backbone, image_size=config.image_size, module=module)
         if not dataset.images:
             raise ValueError(
                 f"backbone: got {config.backbone!r}, but {dataset.name} holds features, not images; "
                 "they take 'none' or 'pca'"
             )
-        train, test = _deep(dataset, chosen, config.image_size, progress=progress, cache=cache)
+        train, test = _deep_features(
+            dataset, backbone, config.image_size, progress=progress, cache=cache
+        )
         rotate = config.components is not None
     projection = Projection.fit(train, config.components, rotate=rotate)
     return Features(
@@ -115,50 +133,190 @@ def features_of(
     )
 
 
-def _deep(
-    dataset: Dataset, chosen: Backbone, image_size: int, *, progress: bool, cache: bool
+def _pixels(x: Array) -> Array:
+    """Return the pixels of images, between 0 and 1, as features; features stay as they are."""
+    if x.ndim == 2:
+        return x.astype(np.float32)
+    return x.reshape(len(x), -1).astype(np.float32) / np.float32(255)
+
+
+def _deep_features(
+    dataset: Dataset, backbone: ModuleBackbone, image_size: int, *, progress: bool, cache: bool
 ) -> tuple[Array, Array]:
     """Return the backbone's features of both parts, from the cache if they are there."""
-    about = {
+    stored = Cache(home() / "features" if cache else None)
+    content = {
         "source": dataset.name,
         "source_version": dataset.version,
-        "backbone": chosen.name,
-        "backbone_version": chosen.version,
+        "backbone": backbone.name,
+        "backbone_version": backbone.version,
         "image_size": image_size,
     }
-    path = cache_path(about)
-    if cache and path.exists():
-        try:
-            return _read(path, len(dataset.train_y), len(dataset.test_y))
-        except (FileError, OSError, KeyError, ValueError) as error:
-            logger.warning("The cached features are damaged and will be computed anew: %s", error)
-    train = chosen.features(dataset.train_x, progress=progress)
-    test = chosen.features(dataset.test_x, progress=progress)
-    if cache:
-        metadata = {**about, "features": train.shape[1], "checksum": checksum(train, test)}
-        try:
-            write_tensors(
-                path, {"train": torch.from_numpy(train), "test": torch.from_numpy(test)}, metadata
+    name = f"{dataset.name}-{backbone.name}"
+    found = stored.read(name, content)
+    if found is None:
+        parts = {"train": dataset.train_x, "test": dataset.test_x}
+        found = {
+            part: torch.from_numpy(backbone.features(images, progress=progress))
+            for part, images in parts.items()
+        }
+        stored.write(name, content, found)
+    return found["train"].numpy(), found["test"].numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Centring, principal components and one scale: `(x − mean) · axes / scale`, computed in float64.
+
+    Attributes
+    ----------
+    mean : Tensor
+        The training examples' mean, `[features]`.
+    axes : Tensor or None
+        Principal axes as columns, the largest variance first, `[features, components]`; None leaves
+        the features as they are. The entry of largest size of each axis is positive.
+    scale : float
+        One scalar, so that the mean square of a coordinate over the training examples is 1 while
+        the coordinates keep their relative variances.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedsurf.tasks.features import Projection
+    >>> x = np.array([[1, 0], [3, 0]], np.float32)
+    >>> Projection.fit(x, components=1).apply(x).tolist()
+    [[-1.0], [1.0]]
+    """
+
+    mean: Tensor
+    axes: Tensor | None
+    scale: float
+
+    @staticmethod
+    def fit(x: Array, components: int | None, *, rotate: bool = True) -> "Projection":
+        """Fit on training features `[examples, features]`.
+
+        Parameters
+        ----------
+        x : Array
+            The training features.
+        components : int or None
+            The number of principal components to keep; None keeps all.
+        rotate : bool
+            Whether to rotate to the principal axes.
+        """
+        features = x.shape[1]
+        if rotate and components is not None and not 1 <= components <= features:
+            raise ValueError(
+                f"components: got {components}, but it must be between 1 and {features}, "
+                "the number of features before PCA"
             )
-        except (OSError, SafetensorError) as error:  # a full disk must not lose what was computed
-            logger.warning(
-                "The features were computed, but cannot be cached in %s: %s", path, error
-            )
-    return train, test
+        mean = torch.zeros(features, dtype=torch.float64)
+        for chunk in _chunks(x):
+            mean += chunk.sum(0) / len(x)
+        if not rotate:
+            squares = sum(float((chunk - mean).square().sum()) for chunk in _chunks(x))
+            return Projection(mean, None, _scale(squares / x.size))
+        scatter = torch.zeros(features, features, dtype=torch.float64)
+        for chunk in _chunks(x):
+            centred = chunk - mean
+            scatter += centred.T @ centred
+        variances, axes = torch.linalg.eigh(scatter / len(x))
+        kept = components or features
+        variances, axes = variances.flip(0)[:kept], axes.flip(1)[:, :kept]
+        largest = axes.abs().argmax(0)
+        signs = torch.where(axes[largest, torch.arange(kept)] < 0, -1.0, 1.0)
+        return Projection(mean, axes * signs, _scale(float(variances.clamp(min=0).mean())))
+
+    def apply(self, x: Array) -> Tensor:
+        """Project features `[examples, features]` to float32 `[examples, components]`."""
+        parts = []
+        for chunk in _chunks(x):
+            centred = chunk - self.mean
+            moved = centred if self.axes is None else centred @ self.axes
+            parts.append((moved / self.scale).float())
+        return torch.cat(parts)
 
 
-def cache_path(about: dict[str, Any]) -> Path:
-    """Return where features are cached, by everything that they depend on."""
-    key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-    return home() / "features" / f"{key}.safetensors"
+def _chunks(x: Array) -> Iterator[Tensor]:
+    for start in range(0, len(x), CHUNK_EXAMPLES):
+        yield torch.from_numpy(x[start : start + CHUNK_EXAMPLES]).double()
 
 
-def _read(path: Path, train_examples: int, test_examples: int) -> tuple[Array, Array]:
-    metadata = read_metadata(path)
-    width = int(metadata["features"])
-    train = np.empty((train_examples, width), np.float32)
-    test = np.empty((test_examples, width), np.float32)
-    read_tensors_into(path, {"train": torch.from_numpy(train), "test": torch.from_numpy(test)})
-    if checksum(train, test) != metadata["checksum"]:
-        raise FileError(f"{path}: its content does not match its checksum")
-    return train, test
+def _scale(mean_square: float) -> float:
+    # Equal examples have no scale; they become zeros.
+    return float(np.sqrt(mean_square)) if mean_square > 0 else 1.0
+
+
+def fingerprint(features: Features) -> dict[str, Any]:
+    """Return numbers by which a run recognises its data, on machines that round differently, too.
+
+    They are the number of features, and of each class of each part its size, its mean square, and the
+    projections of its mean on a few fixed directions. These depend on the signs and the order of features;
+    principal components have theirs fixed by `Projection`, and components that hardly vary, whose axes may
+    turn, hardly count.
+
+    Examples
+    --------
+    >>> from fedsurf.tasks.config import FeatureConfig
+    >>> from fedsurf.tasks.features import fingerprint, load_features
+    >>> found = fingerprint(load_features(FeatureConfig(source="digits", components=16)))
+    >>> found["features"], found["test"]["examples"][:3]
+    (16, [71, 72, 70])
+    """
+    return {
+        "features": features.train_x.shape[1],
+        "train": _fingerprint_of_part(features.train_x, features.train_y, features.classes),
+        "test": _fingerprint_of_part(features.test_x, features.test_y, features.classes),
+    }
+
+
+def fingerprint_difference(stored: Any, found: dict[str, Any]) -> str | None:
+    """Return in what a fingerprint differs from a stored one; None if it does not."""
+    try:
+        if stored["features"] != found["features"]:
+            return f"the number of features, {found['features']} instead of {stored['features']}"
+        for part in ("train", "test"):
+            then, now = stored[part], found[part]
+            if then["examples"] != now["examples"]:
+                return f"the examples of each class in its {part} part"
+            if not _is_close(then["mean_squares"], now["mean_squares"], 1e-12):
+                return f"the features of its {part} part"
+            size = math.sqrt(max(now["mean_squares"]))
+            if not _is_close(then["projections"], now["projections"], TOLERANCE * size):
+                return f"the signs, the order or the means of the features of its {part} part"
+    except (TypeError, KeyError, ValueError):
+        return "its stored fingerprint, which is damaged"
+    return None
+
+
+def _is_close(stored: Any, found: Any, absolute: float) -> bool:
+    return np.shape(stored) == np.shape(found) and np.allclose(stored, found, TOLERANCE, absolute)
+
+
+def _fingerprint_of_part(x: Tensor, y: Tensor, classes: int) -> dict[str, Any]:
+    counts = torch.bincount(y, minlength=classes)
+    width = x.shape[1]
+    squares = torch.linalg.vector_norm(x, dim=1, dtype=torch.float64).square() / width
+    each = torch.cat([squares[:, None], _projected(x)], 1)
+    totals = torch.zeros(classes, each.shape[1], dtype=torch.float64).index_add(0, y, each)
+    means = totals / counts.clamp(min=1)[:, None]
+    return {
+        "examples": counts.tolist(),
+        "mean_squares": means[:, 0].tolist(),
+        "projections": means[:, 1:].tolist(),
+    }
+
+
+def _projected(x: Tensor) -> Tensor:
+    """Project every example on the directions, `[examples, directions]`.
+
+    A direction is cos(2π·√p·j²) for feature j and a prime p: like a random one, but the same on all
+    machines.
+    """
+    squares = torch.arange(1, x.shape[1] + 1, dtype=torch.float64).square()
+    roots = torch.tensor(DIRECTION_PRIMES, dtype=torch.float64).sqrt()
+    directions = (2 * math.pi * (squares[:, None] * roots).frac()).cos()
+    directions *= math.sqrt(2 / x.shape[1])
+    starts = range(0, max(len(x), 1), CHUNK_EXAMPLES)  # not all examples are in float64 at a time
+    return torch.cat([x[start : start + CHUNK_EXAMPLES].double() @ directions for start in starts])
