@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.estimator.federations import named_network
+from fedsurf.estimator.federations import federation_network
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
@@ -51,7 +51,7 @@ class OddCase:
 
     def __call__(self, generator: torch.Generator) -> tuple[Task, Network]:
         """Draw the task and the network."""
-        network = named_network("regular", self.agents, generator, degree=self.degree)
+        network = federation_network("regular", range(self.agents), generator, degree=self.degree)
         free = self.features - self.constant - self.duplicated
         means = torch.randn(self.classes, free, generator=generator)
         means = means * self.distance / (2 * free) ** 0.5

@@ -23,7 +23,7 @@ from torch import Tensor
 import fedsurf
 from fedsurf import SoftmaxHead, generator
 from fedsurf.common.threads import limit_threads
-from fedsurf.estimator.federations import named_network
+from fedsurf.estimator.federations import federation_network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 
@@ -84,7 +84,7 @@ def dealt(draw: Draw, alpha: float | None, seed: int) -> Task:
 @torch.no_grad()
 def trained(task: Task, *, ease_rare: bool) -> Tensor:
     """Return the consensus head."""
-    network = named_network("regular", AGENTS, generator(0, "rare"), degree=3)
+    network = federation_network("regular", range(AGENTS), generator(0, "rare"), degree=3)
     head = SoftmaxHead(task.features, task.classes)
     algorithm = fedsurf.load().on(head, ROUNDS, ease_rare=ease_rare)
     state = algorithm.init(task, network, generator(0, "rare"))

@@ -26,7 +26,7 @@ import fedsurf
 from fedsurf import SoftmaxHead, generator
 from fedsurf.common.statistics import standard_error
 from fedsurf.common.threads import limit_threads
-from fedsurf.estimator.federations import named_network
+from fedsurf.estimator.federations import federation_network
 from fedsurf.evaluation.run import run
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
@@ -70,7 +70,7 @@ def accuracies(rows: Rows, sizes: Callable[[int], list[int]], seed: int, graph: 
         torch.from_numpy(y_test).expand(len(held), -1),
     )
     task = Task(dealt(torch.from_numpy(x), torch.from_numpy(y), held), test, int(rows[1].max()) + 1)
-    network = named_network(graph, len(held), generator(seed, "unequal"), degree=3)
+    network = federation_network(graph, range(len(held)), generator(seed, "unequal"), degree=3)
     head, found = SoftmaxHead(task.features, task.classes), []
     for weigh_agents in (False, True):
         algorithm = fedsurf.load().on(

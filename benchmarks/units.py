@@ -23,7 +23,7 @@ import fedsurf
 from fedsurf import STUDIES, SoftmaxHead, Study, generator
 from fedsurf.common.statistics import standard_error
 from fedsurf.common.threads import limit_threads
-from fedsurf.estimator.federations import named_network
+from fedsurf.estimator.federations import federation_network
 from fedsurf.evaluation.run import run_all
 from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
@@ -65,7 +65,7 @@ def of_table(name: str, draws: int) -> Draws:
             torch.arange(len(y)), test_size=TEST_SHARE, stratify=y, random_state=number
         )
         tasks.append(Task(*map(dealt, parts), int(y.max()) + 1))
-    return tasks, named_network("regular", AGENTS, generator(0, "units"), degree=3)
+    return tasks, federation_network("regular", range(AGENTS), generator(0, "units"), degree=3)
 
 
 def apart(task: Task) -> float:

@@ -1,10 +1,7 @@
 """A scikit-learn classifier that agents train together, with a pretrained optimizer.
 
-    FederatedClassifier().fit(X, y, agents=ids).predict(X_new)
-
-Every agent keeps its rows. What agents send each other are heads (of a softmax layer) and a few sums,
-and all of it passes through a network that counts rounds and floats. The communication is simulated
-in this process.
+Every agent keeps its rows. Agents send each other heads of a softmax layer and a few sums, through a
+network that counts rounds and floats. The communication is simulated in this process.
 """
 
 import warnings
@@ -22,31 +19,27 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.algorithms.algorithm import own_state
-from fedsurf.common.checks import check_number, check_option, check_whole
+from fedsurf.common.checks import check_kind, check_number, check_option, check_share, check_whole
 from fedsurf.common.randomness import generator
 from fedsurf.common.text import counted
 from fedsurf.common.threads import threads
 from fedsurf.estimator.federations import (
-    Array,
-    deal,
+    assign_rows,
     examples_of,
-    named_network,
+    federation_network,
     names_of,
-    own_network,
-    owners,
-    usual_agents,
 )
 from fedsurf.estimator.validation import (
-    as_before_where_it_fails,
+    Array,
+    check_features,
+    check_label_types,
     check_labels,
-    check_no_label_missing,
-    check_not_masked,
     diverged,
-    errors_of_features,
-    errors_of_memory,
+    restored_on_error,
+    training_errors,
 )
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Calling, Network, check_graph
+from fedsurf.network import Calling, Network
 from fedsurf.pretrained import load
 from fedsurf.tasks.cohorts import parts_of, split
 from fedsurf.tasks.task import Task
@@ -54,80 +47,89 @@ from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, Scaling
 from fedsurf.unrolled.transferable.optimizer import TransferState
 
+SCALINGS: dict[Any, Scaling] = {"auto": "auto", True: "features", False: "whole"}
+"""The optimizer's name of each value of `standardize`."""
+
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A linear classifier, trained by agents who do not share their data.
+    """A linear classifier, trained by agents that do not share their data.
 
     Parameters
     ----------
     optimizer : str, Path or Transferable
         The pretrained optimizer: its name, a file that `fedsurf pretrain` wrote, or the optimizer.
     n_agents : int or None
-        How many agents the rows are dealt to, at random, where `fit` is not told whose they are.
-        By default 10, fewer where that leaves an agent less than 20 rows, and as many as there are
-        nodes where `graph` is a networkx graph.
+        Number of agents that the rows are dealt to, at random, if `fit` is not given `agents`. By
+        default 10, fewer if an agent would have less than 20 rows, or the number of nodes of a
+        networkx graph.
     graph : str or networkx.Graph
-        Who talks to whom: "regular", "ring", "erdos-renyi", "complete", "torus", "small-world",
-        "star" (through a server), or a connected graph whose nodes are the agents' ids (7 and the
-        text "7" are the same), or 0, 1, … in the order of the sorted ids; weights of its links are
-        not used. Where a family does not exist for the number of agents, the nearest that does is
-        taken: see `fedsurf.federations.family`.
+        Which agents communicate: "regular", "ring", "erdos-renyi", "complete", "torus",
+        "small-world", "star" (through a server), or a connected graph whose nodes are the agents' ids,
+        or 0, 1, … in the order of the sorted ids. Weights of its links are ignored. If a family does
+        not exist for the number of agents, the nearest one does: see
+        `fedsurf.estimator.federations.family`.
     degree : int
         Neighbours of each agent in a regular graph or a small world.
     probability : float or None
-        The chance of a link in an Erdős–Rényi graph (by default high enough for it to be
-        connected), or of rewiring one in a small world (by default 0.1).
+        Probability of a link in an Erdős–Rényi graph (by default high enough for it to be connected),
+        or of rewiring one in a small world (by default 0.1).
     reporting : int or None
-        Of a star: how many agents the server calls in a round, all by default.
+        Number of agents that the server of a star calls in a round; by default all.
     calling : {"in-turn", "random"}
-        Of a star: whom the server calls. In turn, in a random order, every agent once before any is called
-        again, so that all are heard in as few rounds as can be; or drawn at random in each round, by which
-        some are never heard where the rounds are few. Other graphs have no use for it.
+        How the server of a star calls agents: in turn, in a random order, every agent once before any
+        is called again; or drawn at random in each round. Ignored for other graphs.
     rounds : int
-        How many rounds of communication training takes. The optimizer learned with up to 40; more are
-        taken with a warning.
+        Communication rounds of training. The optimizer learned with up to 40; more give a warning.
     standardize : bool or "auto"
-        Whether agents work with standardised features, by the mean and the standard deviation of each
-        in the federation, which they estimate together in the first rounds. With "auto" they leave the
-        features as they are where these differ so little that they seem to have one unit, as pixels or
-        embeddings do. The heads are those of the raw features all the same.
+        Standardise features by their means and standard deviations in the federation, which the agents
+        estimate together in the first rounds. "auto" leaves features alone that differ so little that
+        they seem to share one unit, such as pixels or embeddings. The heads are always those of the
+        raw features.
     batch_size : int or None
-        How many of its rows, drawn anew in every round, an agent fits its head to: for agents with
-        so many that all of them would take long. All by default, which is more accurate.
+        Rows that an agent draws in every round. By default all, which is more accurate.
     random_state : int, numpy.random.RandomState or None
-        Deals the rows, draws the graph, whom a server calls and mini-batches. None is 0: the same call has the
-        same result.
+        Seed of dealing the rows, the graph, the server's calls and mini-batches. None is 0.
     n_jobs : int or None
-        How many threads train. None is one, unless joblib was told otherwise; -1 is all cores. More than one
-        pays with many rows and features only, and on a machine that has nothing else to do.
+        Number of threads; None is one, unless joblib is configured otherwise, and -1 is all cores. More
+        than one pays only with many rows and features, on an idle machine.
 
     Attributes
     ----------
     classes_ : ndarray
         The labels, sorted.
     coef_, intercept_ : ndarray
-        The consensus model, the average of the agents' heads, `[classes, features]` and `[classes]`.
-        With two classes there are two rows, too.
+        The consensus model, the average of the agents' heads, `[classes, features]` and `[classes]`,
+        with two rows for two classes.
     agents_ : ndarray
         The ids of the agents.
     owner_ : ndarray
-        Whose each training example was, as a place in `agents_`.
+        The agent of each training example, as a place in `agents_`.
     agent_coef_, agent_intercept_ : ndarray
-        Each agent's own head, `[agents, classes, features]` and `[agents, classes]`, in their order.
+        Each agent's own head, `[agents, classes, features]` and `[agents, classes]`.
     graph_ : networkx.Graph or None
-        Who talked to whom, its nodes the agents' ids; None through a server.
+        The graph of the agents' ids; None through a server.
     n_rounds_, floats_ : int
-        The rounds that training took, and the floats that crossed any link in them.
+        The rounds of training, and the floats that crossed any link in them.
     units_ : ndarray
-        The unit that agents found for each feature, averaged over the agents, `[features]`: where it is the
-        same for all features they were left as they are.
+        The unit that agents found for each feature, averaged over the agents, `[features]`.
     trajectory_ : dict of str to ndarray
-        What was seen at the start and after every layer (of two rounds): rounds, floats; loss and
-        accuracy of the consensus model on all training examples; agent_accuracy, of each agent's
-        head on its own training examples, averaged over the agents; disagreement, the root mean
-        square distance of the agents' heads from their average.
+        Values at the start and after every layer (of two rounds): rounds; floats; loss and accuracy of
+        the consensus model on all training examples; agent_accuracy, of each agent's head on its own
+        training examples, averaged over agents; disagreement, the root mean square distance of the
+        agents' heads from their average.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from fedsurf import FederatedClassifier
+    >>> x, y = load_iris(return_X_y=True)
+    >>> model = FederatedClassifier(graph="ring").fit(x, y, agents=[f"site {row % 5}" for row in range(150)])
+    >>> model.agents_.tolist()
+    ['site 0', 'site 1', 'site 2', 'site 3', 'site 4']
+    >>> bool(model.score(x, y) > 0.9)
+    True
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         on_layer: Callable[[], None] | None = None,
     ) -> "FederatedClassifier":
-        """Let the agents train.
+        """Train the classifier.
 
         Parameters
         ----------
@@ -176,30 +178,37 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y : array-like
             Labels, `[rows]`: numbers or text.
         agents : array-like or None
-            Whose each row is, `[rows]`: ids, numbers or text. Without it, rows are dealt.
+            The id of each row's agent, `[rows]`: numbers or text. Without it, rows are dealt.
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with as_before_where_it_fails(self), _on_cpu():
-            check_not_masked(X=X, y=y, agents=agents)
-            check_no_label_missing(y)
-            x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        with restored_on_error(self), _on_cpu():
+            check_features(X)
             check_labels(y)
-            self._check_numbers()
-            if on_layer is not None and not callable(on_layer):
-                raise TypeError(
-                    f"on_layer: got {repr(on_layer)[:60]}, but it must be a function, or None"
-                )
+            x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+            check_label_types(y)
+            self._check_settings()
+            check_kind(on_layer, Callable | None, "on_layer", "a function, or None")  # type: ignore[arg-type]
             classes, labels = np.unique(y, return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(
                     f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
                 )
             seed = _seed(self.random_state)
-            ids, owner = self._agents(agents, len(x), generator(seed, "agents"))
-            network = self._network(names_of(ids), generator(seed, "graph"))
+            ids, owner = assign_rows(
+                agents, self.n_agents, self.graph, len(x), generator(seed, "agents")
+            )
+            network = federation_network(
+                self.graph,
+                names_of(ids),
+                generator(seed, "graph"),
+                degree=self.degree,
+                probability=self.probability,
+                reporting=self.reporting,
+                calling=self.calling,
+            )
             network.reset(generator(seed, "network"))
-            with errors_of_memory(owner, len(ids), x.shape[1]), threads(self.n_jobs):
+            with training_errors(network, owner, x.shape[1]), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
                 random = generator(seed, "steps")
@@ -215,7 +224,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
-        """Score every class, `[rows, classes]`; with two, how much the second exceeds the first.
+        """Return the scores of every class, `[rows, classes]`; of two classes, their difference.
 
         With `agent`, an id, the scores are those of that agent's own head.
         """
@@ -223,21 +232,18 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict_proba(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
-        """Return the probability of every class, `[rows, classes]`, by the consensus or an agent."""
+        """Return the probability of every class, `[rows, classes]`, by the consensus or an agent's head."""
         found: Array = softmax(self._scores(X, agent), axis=1)
         return found
 
     def predict(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
-        """Return the most probable label, `[rows]`, by the consensus model or an agent's own."""
+        """Return the most probable label, `[rows]`, by the consensus model or an agent's head."""
         chosen = self._scores(X, agent).argmax(1)
         found: Array = self.classes_[chosen]
         return found
 
     def staged_predict(self, X: Any) -> Iterator[Array]:  # noqa: N803
-        """Return the consensus model's labels at the start, then after every layer.
-
-        Of the agents' own heads only the last ones are kept: those of every layer would take much memory.
-        """
+        """Return the consensus model's labels at the start, then after every layer."""
         x = self._checked(X)
         for head in self._staged:
             yield self.classes_[(x @ head[:, :-1].T + head[:, -1]).argmax(1)]
@@ -250,114 +256,55 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         agent: Hashable = None,
     ) -> float:
-        """Return the share of rows whose label is right, by the consensus model or an agent's own.
-
-        With `sample_weight`, `[rows]`, a row counts by its weight.
-        """
-        if agent is None:  # as scikit-learn does it, also where a subclass predicts otherwise
+        """Return the accuracy of the consensus model or an agent's head; `sample_weight` weighs rows."""
+        if agent is None:  # as scikit-learn does it, also in subclasses
             return float(super().score(X, y, sample_weight))
         return float(accuracy_score(y, self.predict(X, agent), sample_weight=sample_weight))
 
     def _checked(self, X: Any) -> Array:  # noqa: N803
         check_is_fitted(self)
-        check_not_masked(X=X)
+        check_features(X)
         x: Array = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
         return x
 
     def _scores(self, X: Any, agent: Hashable) -> Array:  # noqa: N803
-        x, number = self._checked(X), self._number(agent)
+        x = self._checked(X)
         coef, intercept = self.coef_, self.intercept_
-        if number is not None:
-            coef, intercept = self.agent_coef_[number], self.agent_intercept_[number]
+        if agent is not None:
+            known = names_of(self.agents_)
+            if not isinstance(agent, Hashable) or agent not in known:
+                raise ValueError(
+                    f"agent: got {repr(agent)[:60]}, but it must be one of the "
+                    f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
+                    f"{', …' if len(known) > 3 else ''}"
+                )
+            place = known.index(agent)
+            coef, intercept = self.agent_coef_[place], self.agent_intercept_[place]
         scores: Array = x @ coef.T + intercept
         return scores
 
-    def _number(self, agent: Hashable) -> int | None:
-        """Return the place of an agent in `agents_`; None, where nobody is asked for, stays None."""
-        if agent is None:
-            return None
-        known = names_of(self.agents_)
-        if not isinstance(agent, Hashable) or agent not in known:
-            raise ValueError(
-                f"agent: got {repr(agent)[:60]}, but it must be one of the "
-                f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
-                f"{', …' if len(known) > 3 else ''}"
-            )
-        return known.index(agent)
-
-    def _check_numbers(self) -> None:
-        """Raise unless all that must be numbers are, and all that must be one of some words is."""
-        named = isinstance(self.standardize, str) and self.standardize == "auto"
-        if not (named or isinstance(self.standardize, bool | np.bool_)):
+    def _check_settings(self) -> None:
+        """Validate the types of the settings."""
+        if self.standardize not in (True, False, "auto"):
             raise TypeError(
                 f"standardize: got {self.standardize!r}, but it must be True, False or 'auto'"
             )
         check_option(self.calling, Calling, "calling")
         for name in ("degree", "rounds"):
             check_whole(getattr(self, name), name)
-        for name in ("n_agents", "reporting"):
+        for name in ("n_agents", "reporting", "n_jobs"):
             if getattr(self, name) is not None:
                 check_whole(getattr(self, name), name, " or None")
-        if self.n_jobs is not None:
-            check_whole(self.n_jobs, "n_jobs", " or None")
-            if self.n_jobs == 0:
-                raise ValueError("n_jobs: got 0, but it must be at least 1, below 0 or None")
+        if self.n_jobs == 0:
+            raise ValueError("n_jobs: got 0, but it must be at least 1, below 0 or None")
         if self.probability is not None:
             check_number(self.probability, "probability")
-            if not 0 <= self.probability <= 1:
-                raise ValueError(
-                    f"probability: got {self.probability}, but it must be between 0 and 1, or None"
-                )
-
-    def _scaling(self) -> Scaling:
-        if self.standardize == "auto":
-            return "auto"
-        return "features" if self.standardize else "whole"
-
-    def _agents(self, given: Any, rows: int, random: torch.Generator) -> tuple[Array, Array]:
-        """Return the agents' ids, and the number of each row's agent."""
-        if given is not None:
-            ids, owner = owners(given, rows)
-            if self.n_agents not in (None, len(ids)):
-                raise ValueError(
-                    f"n_agents: got {self.n_agents}, but agents says whose each row is, and has "
-                    f"{counted(len(ids), 'id')}"
-                )
-            return ids, owner
-        if isinstance(self.graph, nx.Graph):
-            check_graph(self.graph)
-            nodes = list(self.graph)
-            if len(nodes) > rows:
-                raise ValueError(
-                    f"graph: got {len(nodes)} nodes, but there {'is' if rows == 1 else 'are'} only "
-                    f"{counted(rows, 'row')}, and each agent needs one"
-                )
-            if self.n_agents not in (None, len(nodes)):
-                raise ValueError(
-                    f"n_agents: got {self.n_agents}, but the graph has {counted(len(nodes), 'node')}"
-                )
-            ids = np.empty(len(nodes), dtype=object)
-            ids[:] = nodes
-            return ids, deal(rows, len(nodes), random)
-        count = usual_agents(rows) if self.n_agents is None else self.n_agents
-        return np.arange(count), deal(rows, count, random)
-
-    def _network(self, ids: list[Hashable], random: torch.Generator) -> Network:
-        if isinstance(self.graph, nx.Graph):
-            if self.reporting is not None:
-                raise ValueError(
-                    f"reporting: got {self.reporting} with a graph of your own, but only through "
-                    "a server, with graph='star', do some agents report and others not"
-                )
-            return own_network(self.graph, ids)
-        return named_network(
-            self.graph,
-            len(ids),
-            random,
-            degree=self.degree,
-            probability=self.probability,
-            reporting=self.reporting,
-            calling=self.calling,
+            check_share(self.probability, "probability")
+        check_kind(
+            self.optimizer,
+            str | Path | Transferable,
+            "optimizer",
+            "the name or the file of a pretrained optimizer of heads, or what fedsurf.load() returns",
         )
 
     @torch.no_grad()
@@ -371,14 +318,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Run the optimizer.
 
         Returns the agents' heads, `[agents, classes, features + 1]`; the consensus at the start and after
-        every layer; what was seen there; and the units of the features.
+        every layer; the trajectory; and the units of the features.
         """
         optimizer = self.optimizer
-        if not isinstance(optimizer, str | Path | Transferable):
-            raise TypeError(
-                f"optimizer: got a {type(optimizer).__name__}, but it must be the name or the file of a "
-                "pretrained optimizer of heads, or what fedsurf.load() returns"
-            )
         if not isinstance(optimizer, Transferable):
             optimizer = load(optimizer, argument="optimizer")
         examples = task.train
@@ -386,7 +328,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         algorithm = optimizer.on(
             head,
             self.rounds,
-            self._scaling(),
+            SCALINGS[self.standardize],
             self.batch_size,
             ease_rare=True,
             weigh_agents=True,
@@ -399,14 +341,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
         staged, records = [], []
-        with errors_of_features(network):
-            state = algorithm.init(task, network, random)
+        state = algorithm.init(task, network, random)
         members = state.groups
         parts = parts_of(examples, members)
         for layer in range(algorithm.steps + 1):
             if layer:
-                with errors_of_features(network):
-                    state = algorithm.step(state, task, network, random)
+                state = algorithm.step(state, task, network, random)
                 if on_layer is not None:
                     on_layer()
             weights = network.agent_rows(state.weights)
@@ -432,7 +372,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
-    """Make tensors where the rows are, also if torch was told to make them elsewhere."""
+    """Make tensors on the CPU, whatever torch's default device is."""
     if torch.get_default_device().type == "cpu":  # the context slows every call of torch
         return nullcontext()
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""From a table of examples to a federation: who holds which rows, and who talks to whom."""
+"""From a table of examples to a federation: the agent of each row, and the network of the agents."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -7,12 +7,12 @@ from typing import Any, cast, get_args
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from fedsurf.common.checks import check_whole
 from fedsurf.common.text import counted
-from fedsurf.estimator.columns import missing_in
+from fedsurf.estimator.validation import Array, check_not_masked
 from fedsurf.network import (
     Calling,
     GraphConfig,
@@ -24,19 +24,51 @@ from fedsurf.network import (
 )
 from fedsurf.tasks.unpadded import UnpaddedExamples
 
-Array = NDArray[Any]
-
-USUAL_AGENTS = 10
-"""How many agents rows are dealt to where nobody says."""
-USUAL_ROWS = 20
-"""Of small tables, each of them gets at least so many rows; the agents are fewer, down to one."""
-REWIRED = 0.1
-"""The share of links that a small world rewires where nobody says."""
+MAX_DEFAULT_AGENTS = 10
+"""Default number of agents that rows are dealt to."""
+MIN_DEFAULT_ROWS = 20
+"""Rows of an agent below which the default number of agents is smaller."""
+DEFAULT_REWIRED = 0.1
+"""Default share of links that a small world rewires."""
 
 
-def usual_agents(rows: int) -> int:
-    """Return how many agents so many rows are dealt to where nobody says."""
-    return max(1, min(USUAL_AGENTS, rows // USUAL_ROWS))
+def default_agents(rows: int) -> int:
+    """Return the default number of agents for `rows` rows."""
+    return max(1, min(MAX_DEFAULT_AGENTS, rows // MIN_DEFAULT_ROWS))
+
+
+def assign_rows(
+    agents: Any, n_agents: int | None, graph: Any, rows: int, random: torch.Generator
+) -> tuple[Array, Array]:
+    """Return the ids of the agents, and the place of each row's agent among them, `[rows]`.
+
+    The agents are those of `agents`, an id for each row, or the nodes of a networkx graph, or
+    0, 1, …, n_agents − 1; without `agents`, rows are dealt to them at random.
+    """
+    if agents is not None:
+        ids, owner = owners(agents, rows)
+        if n_agents not in (None, len(ids)):
+            raise ValueError(
+                f"n_agents: got {n_agents}, but agents says whose each row is, and has "
+                f"{counted(len(ids), 'id')}"
+            )
+        return ids, owner
+    if not isinstance(graph, nx.Graph):
+        count = default_agents(rows) if n_agents is None else n_agents
+        return np.arange(count), deal(rows, count, random)
+    check_graph(graph)
+    nodes = list(graph)
+    if len(nodes) > rows:
+        raise ValueError(
+            f"graph: got {len(nodes)} nodes for {counted(rows, 'row')}, but each agent needs a row"
+        )
+    if n_agents not in (None, len(nodes)):
+        raise ValueError(
+            f"n_agents: got {n_agents}, but the graph has {counted(len(nodes), 'node')}"
+        )
+    ids = np.empty(len(nodes), dtype=object)
+    ids[:] = nodes
+    return ids, deal(rows, len(nodes), random)
 
 
 def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
@@ -52,48 +84,40 @@ def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
 
 
 def owners(agents: Any, rows: int) -> tuple[Array, Array]:
-    """Return the sorted ids of the agents, and the number of each row's agent, `[rows]`."""
+    """Return the sorted ids of the agents, and the place of each row's agent among them, `[rows]`."""
+    check_not_masked("agents", agents)
     ids = np.asarray(agents)
     if ids.ndim != 1 or len(ids) != rows:
         raise ValueError(
             f"agents: got shape {list(ids.shape)}, but it must be [{rows}], an id for each row"
         )
-    # Where some of a list is text, NumPy makes text of all, of a NaN too: judge what was given.
+    # NumPy makes text of all items of a list if some are text, of a NaN too: judge the original.
     given = np.asarray(agents, dtype=object) if ids.dtype.kind == "U" else ids
-    missing = missing_in(given)
-    if missing.any():
+    missing = np.flatnonzero(pd.isna(given))
+    if missing.size:
         raise ValueError(
-            f"agents: got no id for row {int(np.flatnonzero(missing)[0])} "
-            f"({int(missing.sum())} in all), but each row needs one"
+            f"agents: got no id for row {missing[0]} ({missing.size} in all), but each row needs one"
         )
     try:
         found, owner = np.unique(given, return_inverse=True)
+        if given.dtype.kind == "O":
+            _check_order(found.tolist())
     except TypeError as error:
         raise ValueError(
-            f"agents: got ids of different kinds ({error}), but they must be all numbers or all text"
+            f"agents: got ids without an order ({error}), but they must be all numbers, all text, all dates "
+            "or all tuples of such"
         ) from error
-    if given.dtype.kind == "O":
-        _check_order(found)
     return found.astype(ids.dtype), owner
 
 
-def _check_order(ids: Array) -> None:
-    """Raise unless ids can be nodes of a graph, and each comes before the next: sets, say, may do neither."""
-    wanted = "but ids must be numbers, text, bytes, dates or tuples of such"
-    for one in ids.tolist():
-        try:
-            hash(one)
-        except TypeError as error:
-            raise ValueError(f"agents: got {repr(one)[:60]}, {wanted}") from error
-    for one, after in pairwise(ids.tolist()):
-        if not one < after:
-            raise ValueError(
-                f"agents: got {repr(one)[:60]} and {repr(after)[:60]}, of which none comes first, {wanted}"
-            )
+def _check_order(ids: list[Any]) -> None:
+    """Raise unless ids can be nodes of a graph, and each is less than the next, unlike sets."""
+    if len(set(ids)) < len(ids) or not all(one < after for one, after in pairwise(ids)):
+        raise TypeError(f"{repr(ids[0])[:60]} and others")
 
 
 def names_of(ids: Array) -> list[Hashable]:
-    """Return ids as Python has them, or as NumPy does where Python has none: dates to the nanosecond."""
+    """Return ids as Python's own values, or as NumPy's where Python has none: times in nanoseconds."""
     names: list[Hashable] = ids.tolist()
     if ids.dtype.kind in "mM" and any(isinstance(name, int) for name in names):
         return list(ids)
@@ -101,7 +125,7 @@ def names_of(ids: Array) -> list[Hashable]:
 
 
 def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> UnpaddedExamples:
-    """Give every agent its rows."""
+    """Group rows by their agents."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=agents).tolist()
     rows, their_labels = torch.from_numpy(x[order]), torch.tensor(labels[order], dtype=torch.int64)
@@ -111,15 +135,20 @@ def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> UnpaddedE
 def family(
     kind: str, agents: int, degree: int = 3, probability: float | None = None
 ) -> GraphConfig:
-    """Return a family of graphs that exists for so many agents, the nearest to what was asked for.
+    """Return the family of graphs nearest to `kind` that exists for a number of agents.
 
-    - `regular`: with an odd number of agents and an odd degree, one neighbour more. Of two
-      neighbours, a ring, which is the only such graph that is connected.
-    - `small-world`: with an odd degree, one neighbour more.
-    - Either, with no more agents than neighbours: the complete graph.
-    - `torus`: a ring, where the agents fill no rectangle.
-    - `erdos-renyi`: without a probability, 0.1 or 2 ln(n)/n, whichever is larger, with which a graph
-      of n agents is connected almost always.
+    - `regular`: an odd degree with an odd number of agents becomes one more; degree 2 is a ring.
+    - `small-world`: an odd degree becomes one more.
+    - Both, with no more agents than neighbours: the complete graph.
+    - `torus`: a ring, if the agents fill no rectangle.
+    - `erdos-renyi`: the default probability is 0.1 or 2 ln(n)/n, whichever is larger, with which a graph
+      of n agents is almost always connected.
+
+    Examples
+    --------
+    >>> from fedsurf.estimator.federations import family
+    >>> family("regular", 9).degree, family("torus", 13).kind
+    (4, 'ring')
     """
     if not isinstance(kind, str) or kind not in get_args(GraphKind):
         raise ValueError(
@@ -140,15 +169,15 @@ def family(
     if kind == "torus" and all(agents % rows for rows in range(2, math.isqrt(agents) + 1)):
         kind = "ring"
     if probability is None:
-        probability = REWIRED
+        probability = DEFAULT_REWIRED
         if kind == "erdos-renyi":
             probability = min(1.0, max(0.1, 2 * math.log(max(2, agents)) / agents))
     return GraphConfig(cast(GraphKind, kind), degree, probability)
 
 
-def named_network(
-    kind: str,
-    agents: int,
+def federation_network(
+    graph: str | nx.Graph,
+    ids: Sequence[Hashable],
     generator: torch.Generator,
     *,
     degree: int = 3,
@@ -156,41 +185,46 @@ def named_network(
     reporting: int | None = None,
     calling: Calling = "random",
 ) -> Network:
-    """Draw a network of the family nearest to `kind`, with Metropolis–Hastings weights."""
-    config = family(kind, agents, degree, probability)
-    if config.kind == "star":
-        return StarNetwork(agents, reporting, generator, calling=calling)
+    """Return the network of a custom graph, or of the family nearest to a name.
+
+    Its weights are Metropolis–Hastings weights. A star's node 0 is a server.
+    """
+    named = not isinstance(graph, nx.Graph)
+    config = family(graph, len(ids), degree, probability) if named else None
+    if config is not None and config.kind == "star":
+        return StarNetwork(len(ids), reporting, generator, calling=calling)
     if reporting is not None:
         raise ValueError(
-            f"reporting: got {reporting} with the graph {kind!r}, "
-            "but only through a server, in a star, do some agents report and others not"
+            f"reporting: got {reporting} with the graph {graph if named else 'of your own'!r}, but only "
+            "through a server, with graph='star', do some agents report and others not"
         )
-    return Network(make_graph(config, agents, generator), shift="metropolis")
+    built = _ordered(graph, ids) if config is None else make_graph(config, len(ids), generator)
+    return Network(built, shift="metropolis")
 
 
-def own_network(graph: nx.Graph, ids: Sequence[Hashable]) -> Network:
-    """Return the network of one's own graph, whose nodes are the agents' ids, or numbers.
+def _ordered(graph: nx.Graph, ids: Sequence[Hashable]) -> nx.Graph:
+    """Return a graph with its nodes in the order of the agents' ids.
 
-    A number may be text in one of both, as in graphs and tables that were read from files: where no
-    text stands for two nodes or ids, that says who is who.
+    Its nodes are ids, or the numbers 0, 1, …. Graphs and tables from files may have numbers as text: 7
+    and "7" are the same, unless two nodes or ids have the same text.
     """
     check_graph(graph)
     known, numbers = set(graph), range(len(ids))
-    written, named = {str(node): node for node in graph}, [str(one) for one in ids]
+    by_text, texts = {str(node): node for node in graph}, [str(name) for name in ids]
     if known == set(ids):
         order: Sequence[Hashable] = ids
-    elif len(written) == len(known) == len(ids) and set(written) == set(named):
-        order = [written[name] for name in named]
+    elif len(by_text) == len(known) == len(ids) and set(by_text) == set(texts):
+        order = [by_text[text] for text in texts]
     elif known == set(numbers):
         order = numbers
     else:
-        strange = sorted(map(repr, known ^ set(ids)))
+        different = sorted(map(repr, known ^ set(ids)))
         raise ValueError(
             f"graph: got {counted(len(graph), 'node')} for {counted(len(ids), 'agent')}, but its nodes "
             f"must be the agents' ids, or the whole numbers 0 … {len(ids) - 1} in the order of these; "
-            f"only one of both has {', '.join(strange[:3])}"
+            f"different are {', '.join(different[:3])}"
         )
     ordered = nx.Graph()
     ordered.add_nodes_from(order)
     ordered.add_edges_from(graph.edges())
-    return Network(ordered, shift="metropolis")
+    return ordered

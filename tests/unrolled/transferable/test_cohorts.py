@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fedsurf
 from fedsurf import FederatedClassifier
-from fedsurf.estimator.baselines import alone_accuracy
+from fedsurf.estimator.fit import alone_accuracy
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks import cohorts

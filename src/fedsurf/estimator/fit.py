@@ -1,0 +1,361 @@
+"""What `fedsurf fit` and `fedsurf predict` compute: a classifier from a file, and labels from a classifier."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedsurf.algorithms.local import local_optimum
+from fedsurf.common.progress import OpenBar, silent
+from fedsurf.common.text import counted
+from fedsurf.common.writing import (
+    TEMPORARY_PATTERN,
+    check_folder,
+    filled_folder,
+    write_json,
+    write_rows,
+)
+from fedsurf.estimator.classifier import FederatedClassifier
+from fedsurf.estimator.federations import examples_of
+from fedsurf.estimator.saved import FILE, SavedClassifier
+from fedsurf.estimator.tables import LabelledTable, read_features, read_labelled, spelled_as
+from fedsurf.estimator.validation import Array
+from fedsurf.models import SoftmaxHead
+from fedsurf.tasks.cohorts import divided, join, parts_of
+from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, layer_count
+
+MAX_BATCH_SCORES = 20_000_000
+"""About how many scores of heads are computed at a time."""
+MAX_SMALL_ROWS = 20
+"""Rows of a table so small that as many classes as rows are no surprise."""
+TEST_ACCURACIES = ("test_accuracy", "agents_test_accuracy", "alone", "centralised")
+"""Accuracies on test examples: of the consensus model, of each agent's head, of agents who train alone,
+and of scikit-learn on all data in one place; averaged over agents."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """A classifier trained on a table, and how good it is.
+
+    Attributes
+    ----------
+    model : FederatedClassifier
+        The classifier.
+    saved : SavedClassifier
+        What `write` stores of it.
+    trajectory : list of dict
+        Rounds, floats, loss, accuracies and disagreement at the start and after every layer.
+    numbers : dict
+        Sizes, costs and accuracies at the end; without test examples, test accuracies are None.
+    notes : list of str
+        Remarks on the data and the settings.
+    """
+
+    model: FederatedClassifier
+    saved: SavedClassifier
+    trajectory: list[dict[Any, Any]]
+    numbers: dict[str, Any]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the columns that were found, the numbers and the trajectory, as plain data."""
+        found = {name: self.saved.config[name] for name in ("label", "agent")}
+        return {**found, **self.numbers, "trajectory": self.trajectory}
+
+    def write(self, folder: str | Path) -> None:
+        """Write the classifier, trajectory.csv, config.json and figure.png into a folder, all or none."""
+        from fedsurf.evaluation import plots  # slow to import
+
+        folder = Path(folder)
+        check_model_folder(folder)
+        with filled_folder(folder) as temporary:
+            write_rows(temporary / "trajectory.csv", self.trajectory)
+            figure = plots.fit_figure(self.trajectory, self.numbers)
+            plots.save(figure, temporary / "figure.png")
+            write_json(temporary / "config.json", {**self.saved.config, "result": self.numbers})
+            self.saved.write(temporary)
+
+
+def fit_table(
+    data: str | Path,
+    *,
+    label: str | None = None,
+    agent: str | None = None,
+    drop: Sequence[str] = (),
+    test_share: float = 0.2,
+    progress: OpenBar = silent,
+    n_jobs: int | None = None,
+    **settings: Any,
+) -> FitResult:
+    r"""Train a classifier on a table, as `fedsurf fit` does, and judge it on examples that are held out.
+
+    Parameters
+    ----------
+    data, label, agent, drop, test_share
+        The table, as in `fedsurf.estimator.tables.read_labelled`.
+    progress : callable
+        Opens progress bars.
+    n_jobs : int or None
+        The number of threads.
+    **settings
+        Settings of `FederatedClassifier`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from fedsurf.estimator.fit import fit_table, predict_table
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "data.csv"
+    ...     rows = "\n".join(f"{row % 10},{'small' if row % 10 < 5 else 'large'}" for row in range(60))
+    ...     _ = path.write_text(f"size,label\n{rows}\n")
+    ...     result = fit_table(path, rounds=10)
+    ...     result.write(Path(folder) / "model")
+    ...     predict_table(Path(folder) / "model", path).labels[:2]
+    ['small', 'small']
+    """
+    path = Path(data)
+    table = read_labelled(path, label=label, agent=agent, drop=drop, test_share=test_share)
+    _check_agents(path, table, settings.get("n_agents"))
+    if len(np.unique(table.y)) < 2:
+        raise ValueError(
+            f"{path}: label {table.label or 'y'!r}: got one class only ({table.y[0]}), "
+            "but there must be at least two"
+        )
+    model = FederatedClassifier(**settings, n_jobs=n_jobs)
+    with _without_warnings():
+        rounds = model.rounds if isinstance(model.rounds, int) else 0
+        with progress("training", layer_count(rounds)) as advance:
+            model.fit(table.x, table.y, table.agents, on_layer=advance)
+        staged = model.staged_predict(table.test_x) if len(table.test_y) else ()
+        tests = [float(np.mean(labels == table.test_y)) for labels in staged]
+        accuracies = _test_accuracies(model, table, progress)
+    columns = {**model.trajectory_, "test_accuracy": tests or None}
+    trajectory = pd.DataFrame(columns).to_dict("records")
+    numbers = {
+        "agents": len(model.agents_),
+        "examples": len(table.y),
+        "test_examples": len(table.test_y),
+        "features": model.n_features_in_,
+        "classes": model.classes_.tolist(),
+        "rounds": model.n_rounds_,
+        "floats": model.floats_,
+        "accuracy": trajectory[-1]["accuracy"],
+        **accuracies,
+    }
+    names = [name for name in inspect.signature(FederatedClassifier).parameters if name != "n_jobs"]
+    used = {name: getattr(model, name) for name in names}
+    config = {
+        "data": path.name,
+        "label": table.label,
+        "agent": table.agent,
+        "drop": list(drop),
+        "test_share": test_share,
+        **{k: v if isinstance(v, int | float | None) else str(v) for k, v in used.items()},
+    }
+    features = None if table.features is None else list(table.features)
+    parts = model.coef_, model.intercept_, model.classes_.tolist(), features, table.label, config
+    return FitResult(model, SavedClassifier(*parts), trajectory, numbers, _notes(table, model))
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Labels that a classifier gives to the rows of a table.
+
+    Attributes
+    ----------
+    labels : list
+        The most probable class of each row.
+    probabilities : Array
+        The probability of each class, `[rows, classes]`.
+    classes : list
+        The classes, in the order of the columns.
+    accuracy : float or None
+        The share of right labels among rows with a known one; None if there are none.
+    known : int
+        The number of rows with a known label.
+    unknown_labels : int or None
+        The number of known labels that are not among the classes; None if there are no labels.
+    """
+
+    labels: list[Any]
+    probabilities: Array
+    classes: list[Any]
+    accuracy: float | None
+    known: int
+    unknown_labels: int | None
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Return the rows of the table that `fedsurf predict` writes."""
+        names = [f"probability_{name}" for name in self.classes]
+        for label, shares in zip(self.labels, self.probabilities.tolist(), strict=True):
+            yield {
+                "label": label,
+                **{name: f"{share:.6g}" for name, share in zip(names, shares, strict=True)},
+            }
+
+    def write(self, file: str | Path) -> None:
+        """Write the table as CSV."""
+        columns = ["label", *(f"probability_{name}" for name in self.classes)]
+        write_rows(Path(file), self.rows(), columns)
+
+
+def predict_table(model: str | Path, data: str | Path) -> Predictions:
+    """Label the rows of a table with a classifier that `fedsurf fit` wrote, as `fedsurf predict` does.
+
+    Parameters
+    ----------
+    model : str or Path
+        The folder of `fedsurf fit`, or its head.safetensors.
+    data : str or Path
+        A .csv or .parquet file with columns of the same names, in any order, or an .npz file with x.
+    """
+    saved = SavedClassifier.read(model)
+    x, y = read_features(Path(data), saved.features, saved.weight.shape[1], saved.label)
+    probabilities = saved.probabilities(x)
+    labels = [saved.classes[place] for place in probabilities.argmax(1)]
+    if y is None:
+        return Predictions(labels, probabilities, saved.classes, None, 0, None)
+    right = spelled_as(saved.classes, y.tolist())
+    pairs = zip(labels, right, strict=True)
+    hits = [str(found) == true for found, true in pairs if true is not None]
+    known = {None, *map(str, saved.classes)}
+    unknown = sum(true not in known for true in right)
+    accuracy = float(np.mean(hits))
+    return Predictions(labels, probabilities, saved.classes, accuracy, len(hits), unknown)
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise unless a folder is new, empty or of an earlier fit, and can be written into."""
+    check_folder(folder)
+    files = [file for file in folder.glob("*") if not file.match(TEMPORARY_PATTERN)]
+    if files and not (folder / FILE).exists():
+        raise ValueError(
+            f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "
+            "earlier `fedsurf fit`"
+        )
+
+
+def alone_accuracy(x: Array, y: Array, owner: Array, test_x: Array, test_y: Array) -> float:
+    """Return the test accuracy of agents who train on their own examples only, averaged over them.
+
+    Each trains a logistic regression, with the penalty that scikit-learn gives to the average number of
+    examples. Features are standardised by all examples, which is more than an agent alone knows.
+    """
+    from sklearn.preprocessing import StandardScaler  # slow to import
+
+    scaler = StandardScaler().fit(x)
+    classes, labels = np.unique(y, return_inverse=True)
+    agents = int(owner.max()) + 1
+    examples = examples_of(scaler.transform(x), labels, owner, agents)
+    head = SoftmaxHead(x.shape[1], len(classes))
+    members, penalty = divided(examples), agents / len(y)
+    found = [
+        local_optimum(head, part.x.new_zeros(part.agents, head.parameters), part, penalty)
+        for part in parts_of(examples, members)
+    ]
+    trained = join(found, members)
+    heads = trained.reshape(agents, head.features + 1, head.classes).mT
+    return heads_accuracy(heads, classes, scaler.transform(test_x), test_y)
+
+
+def heads_accuracy(heads: torch.Tensor, classes: Array, x: Array, y: Array) -> float:
+    """Return the accuracy of heads `[heads, classes, features + 1]`, averaged over them."""
+    given = torch.tensor(x).to(heads.dtype)
+    # Labels that are not among the classes are never right.
+    places = {label: place for place, label in enumerate(classes.tolist())}
+    labels = torch.tensor([places.get(label, -1) for label in y.tolist()])
+    batch = max(1, MAX_BATCH_SCORES // (len(x) * len(classes)))
+    hits = 0
+    for some in heads.split(batch):  # type: ignore[no-untyped-call]
+        scores = given @ some[:, :, :-1].mT + some[:, None, :, -1]
+        hits += int((scores.argmax(2) == labels).sum())
+    return hits / (len(heads) * len(labels))
+
+
+def centralised_accuracy(x: Array, y: Array, test_x: Array, test_y: Array) -> float:
+    """Return the test accuracy of scikit-learn's logistic regression on all examples, standardised."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    return float(model.fit(x, y).score(test_x, test_y))
+
+
+def _check_agents(path: Path, table: LabelledTable, agents: int | None) -> None:
+    if agents is None:
+        return
+    if table.agents is not None:
+        raise ValueError(
+            f"agents: got {agents}, but {path} says whose each row is: drop that column, or leave that "
+            "array out"
+        )
+    if isinstance(agents, int) and not 1 <= agents <= len(table.y):
+        raise ValueError(
+            f"agents: got {agents}, but it must be between 1 and {len(table.y)}, the number of "
+            "training examples"
+        )
+
+
+def _test_accuracies(
+    model: FederatedClassifier, table: LabelledTable, progress: OpenBar
+) -> dict[str, float | None]:
+    x, y, test_x, test_y = table.x, table.y, table.test_x, table.test_y
+    if not len(test_y):
+        return dict.fromkeys(TEST_ACCURACIES)
+    heads = torch.tensor(np.concatenate([model.agent_coef_, model.agent_intercept_[:, :, None]], 2))
+    works: tuple[Callable[[], float], ...] = (
+        lambda: float(model.score(test_x, test_y)),
+        lambda: heads_accuracy(heads, model.classes_, test_x, test_y),
+        lambda: alone_accuracy(x, y, model.owner_, test_x, test_y),
+        lambda: centralised_accuracy(x, y, test_x, test_y),
+    )
+    found: dict[str, float | None] = {}
+    with progress("judging", len(works)) as advance:
+        for name, work in zip(TEST_ACCURACIES, works, strict=True):
+            found[name] = work()
+            advance()
+    return found
+
+
+def _notes(table: LabelledTable, model: FederatedClassifier) -> list[str]:
+    """Return remarks on data and settings that may not be what the user means."""
+    notes = []
+    classes, rows = len(model.classes_), len(table.y)
+    if rows > MAX_SMALL_ROWS and classes > rows / 2:
+        notes.append(
+            f"label {table.label or 'y'!r}: {classes} classes in {rows} training examples; is it a number "
+            "to be estimated, and not a class?"
+        )
+    if table.agents_held_out:
+        every = table.agents_held_out + len(model.agents_)
+        take, their = ("takes", "its") if table.agents_held_out == 1 else ("take", "their")
+        notes.append(
+            f"{table.agents_held_out} of {counted(every, 'agent')} {take} no part, as all {their} rows are "
+            "held out as test examples; --test-share 0 holds none out"
+        )
+    if model.rounds > MAX_LEARNED_ROUNDS:
+        notes.append(
+            f"rounds: {model.rounds} are more than the {MAX_LEARNED_ROUNDS} that the optimizer was "
+            "meta-trained with; the result may be worse than with fewer"
+        )
+    return notes
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hide warnings of many classes and of many rounds: the notes say the same."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "rounds: got", UserWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
+        yield
