@@ -21,8 +21,7 @@ from fedsurf.surf import (
     Problem,
     SurfConfig,
 )
-from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.loop import meta_train
+from fedsurf.surf.loop import RunFolder, meta_train
 from fedsurf.tasks.config import TaskConfig
 from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
 from fedsurf.unrolled import UDGD, UDGDConfig

@@ -14,8 +14,7 @@ from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.loop import Observer
+from fedsurf.surf.loop import Observer, RunFolder
 
 
 def train(

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.common.checks import check_kind, check_whole
-from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.writing import lock_folder
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, make_network
-from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.loop import Observer, check_trained_with, meta_train, open_run, read_run_config
-from fedsurf.surf.problems import FixedProblems
-from fedsurf.surf.training import MetaTraining
+from fedsurf.surf.loop import Observer, RunFolder, meta_train
+from fedsurf.surf.training import FixedProblems, MetaTraining
 from fedsurf.tasks.distribution import DividedTasks, TaskDistribution, meta_tasks
 from fedsurf.tasks.features import Features, fingerprint, fingerprint_difference, load_features
 from fedsurf.tasks.task import Task
@@ -116,7 +113,7 @@ class Experiment:
         folder = RunFolder(Path(path))
         with lock_folder(folder.path):
             begun = not folder.is_new()
-            open_run(folder, self.config, resume=resume)
+            folder.begin(self.config, resume=resume)
             if begun:
                 self.check_data(folder)
             else:
@@ -126,7 +123,7 @@ class Experiment:
             self.__dict__.pop("optimizer", None)
             problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
             training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
-            return meta_train(training, folder, to_dict(self.config), observers)
+            return meta_train(training, folder, self.config, observers)
 
     @staticmethod
     def load(path: str | Path, features: Features | None = None) -> "Experiment":
@@ -137,7 +134,7 @@ class Experiment:
         """
         folder = RunFolder(Path(path))
         config = read_experiment_config(folder)
-        check_trained_with(folder, to_dict(config))
+        folder.check_best(config)
         experiment = Experiment(config, features)
         if features is None:
             experiment.check_data(folder)
@@ -173,7 +170,7 @@ class Experiment:
 
 def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
     """Read the configuration of a run, or raise if it is none of an experiment's."""
-    content = folder.read_config()
+    content = folder.read_content()
     if "problems" in content:
         way = "give its optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
         if "local_steps" in content["optimizer"]:  # of modules, which no command runs
@@ -181,4 +178,4 @@ def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
         raise FileError(
             f"{folder.path}: holds what a pretraining command made, which has no data of its own: {way}"
         )
-    return read_run_config(folder, ExperimentConfig)
+    return folder.read_config(ExperimentConfig)

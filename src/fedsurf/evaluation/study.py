@@ -32,8 +32,7 @@ from fedsurf.evaluation.run import Trajectories, Trajectory, recorded_steps, run
 from fedsurf.evaluation.tuning import Tuned, settings_that_fit, tune
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, NetworkConfig, make_network
-from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.loop import check_trained_with
+from fedsurf.surf.loop import RunFolder
 from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.dataset import checksum
 from fedsurf.tasks.distribution import DividedTasks, meta_tasks
@@ -342,7 +341,7 @@ class Study:
             found = {"pretrained": optimizer, "layer": LAYER_VERSION, "rounds": entrant.rounds}
             return {**found, **batches}
         folder = RunFolder(Path(str(entrant.run)))
-        check_trained_with(folder, to_dict(read_experiment_config(folder)))
+        folder.check_best(read_experiment_config(folder))
         with folder.best.open("rb") as file:
             return {"run": hashlib.file_digest(file, "sha256").hexdigest()}
 

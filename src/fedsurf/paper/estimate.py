@@ -14,8 +14,7 @@ from fedsurf.network.config import GraphKind
 from fedsurf.paper.artefacts import Artifact
 from fedsurf.paper.making import features_of, study_of
 from fedsurf.paper.sizes import Size
-from fedsurf.surf.problems import FixedProblems
-from fedsurf.surf.training import MetaTraining
+from fedsurf.surf.training import FixedProblems, MetaTraining
 
 TIMED_STEPS = 2
 """Meta-training steps that are timed, after one to warm up."""

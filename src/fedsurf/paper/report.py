@@ -29,8 +29,7 @@ from fedsurf.paper.figures.figure import UNTUNED
 from fedsurf.paper.figures.saved import SavedFigure, read_figure
 from fedsurf.paper.making import PACE_FILE
 from fedsurf.paper.sizes import parameters_of, size_named
-from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.loop import read_run_config
+from fedsurf.surf.loop import RunFolder
 
 WIDE_RATIO = 1.6
 """Ratio of width and height above which a picture takes the whole width of the page."""
@@ -96,7 +95,7 @@ def meta_trainings(folder: Path) -> list[MetaTraining]:
     found = []
     for run in sorted(path.parent for path in (folder / "runs").glob("*/config.json")):
         try:
-            config = read_run_config(RunFolder(run), ExperimentConfig)
+            config = RunFolder(run).read_config(ExperimentConfig)
         except FileError:
             continue
         log, pace = run / "log.jsonl", run / PACE_FILE
@@ -203,7 +202,7 @@ def _audits_of(figures: Sequence[SavedFigure]) -> dict[str, dict[str, Any]]:
     for figure in figures:
         for label, audit in figure.audits.items():
             run = RunFolder((figure.folder / figure.config["optimizers"][label]["run"]).resolve())
-            name = describe(read_run_config(run, ExperimentConfig))
+            name = describe(run.read_config(ExperimentConfig))
             found.setdefault(name, {"sentence": audit["sentence"], "rows": _audit_rows(audit)})
     return found
 

@@ -1,10 +1,8 @@
 """Configuration of meta-training and its constraints; importable without torch, for command lines."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedsurf.common.checks import check_count, check_option
 from fedsurf.tasks.config import AgentWeighting
 
 GradientOf = Literal["stacked", "average"]
@@ -98,38 +96,3 @@ class SurfConfig:
     """Criterion of the best validation, among those whose constraints hold: lowest loss; highest
     pooled accuracy, which a few problems with a large loss do not decide; or the last one, for runs
     in which averages and a falling learning rate are more reliable than a choice by few tasks."""
-
-    def check(self) -> None:
-        """Validate the configuration."""
-        for name in (
-            "steps",
-            "tasks",
-            "validate_every",
-            "validation_tasks",
-            "calibration_examples",
-        ):
-            check_count(getattr(self, name), name)
-        check_option(self.loss_on, LossOn, "loss_on")
-        check_option(self.select_by, SelectBy, "select_by")
-        check_option(self.descent.gradient_examples, GradientExamples, "gradient_examples")
-        if not 0 <= self.calibrated_share <= 1 or (
-            self.calibrated_share > 0 and self.loss_on != "pooled"
-        ):
-            raise ValueError(
-                f"calibrated_share: got {self.calibrated_share} with loss_on {self.loss_on!r}, "
-                "but it must be between 0 and 1, and above 0 only with 'pooled'"
-            )
-        for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
-            rate = getattr(self, name)
-            if rate is not None and not 0 <= rate < math.inf:
-                raise ValueError(f"{name}: got {rate}, but it must be a finite number, at least 0")
-        for name in ("second_moment_decay", "averaging"):
-            decay = getattr(self, name)
-            if not 0 <= decay < 1:
-                raise ValueError(f"{name}: got {decay}, but it must be at least 0 and below 1")
-        for name in ("clip", "skip_above"):
-            limit = getattr(self, name)
-            if limit is not None and not 0 < limit < math.inf:
-                raise ValueError(
-                    f"{name}: got {limit}, but it must be positive and finite, or None"
-                )

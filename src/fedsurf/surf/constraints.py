@@ -1,4 +1,4 @@
-"""SURF's descending constraints: the gradient norm falls from each layer to the next.
+"""SURF's descending constraints on unrolled optimizers: the gradient norm falls from layer to layer.
 
 E[‖∇f(W_l)‖ − (1 − ε) ‖∇f(W_{l−1})‖] ≤ 0   for every layer l
 
@@ -7,13 +7,15 @@ E[log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε)] ≤ 0.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import cooper
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.common.checks import check_option
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
@@ -24,6 +26,31 @@ from fedsurf.tasks.task import Task
 
 MIN_NORM = 1e-8
 """Smallest gradient norm on a logarithmic scale; smaller ones count as this."""
+
+
+class Unrolled(Algorithm, Protocol):
+    """An algorithm with a fixed number of steps, its layers."""
+
+    @property
+    def steps(self) -> int:
+        """Number of layers."""
+
+
+class UnrolledOptimizer(Protocol):
+    """Learned parameters θ, and the algorithm whose layers they are: the object that SURF trains."""
+
+    @property
+    def constraints(self) -> int:
+        """Number of descending constraints: one for each layer, or for each part of the depth."""
+
+    def on(self, model: Model, rounds: int | None = None) -> Unrolled:
+        """Return the algorithm whose steps are the layers, for a model and a number of rounds."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return θ."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Return θ with names."""
 
 
 def gradient_norm(
@@ -40,22 +67,21 @@ def gradient_norm(
     gradient is a_i ∇f_i(w_i), and its Frobenius norm √(Σ_i a_i² ‖∇f_i(w_i)‖²); the root mean square
     is √(Σ_i a_i ‖∇f_i(w_i)‖²). `weights` are the agents' rows, `[agents, parameters]`.
     """
-    if norm != "frobenius" and (norm != "root-mean-square" or gradient_of == "average"):
+    check_option(gradient_of, GradientOf, "gradient_of")
+    check_option(norm, Norm, "norm")
+    if norm == "root-mean-square" and gradient_of == "average":
         raise ValueError(
-            f"norm: got {norm!r} with gradient_of {gradient_of!r}, but it must be 'frobenius', "
-            "or 'root-mean-square' with 'stacked'"
+            f"norm: got {norm!r} with gradient_of 'average', but it must be 'frobenius'"
         )
     if gradient_of == "stacked":
         scale = share if norm == "frobenius" else share.sqrt()
         gradient = scale[:, None] * model.gradient(weights, examples)
-    elif gradient_of == "average":
+    else:
         average = (share @ weights)[None]
         if _weighted_by_examples(share, examples):
             gradient = model.gradient(average, examples.pooled())
         else:
             gradient = share @ model.gradient(average.expand_as(weights), examples)
-    else:
-        raise ValueError(f"gradient_of: got {gradient_of!r}, but it must be 'stacked' or 'average'")
     length: Tensor = torch.linalg.vector_norm(gradient)  # its derivative at 0 is 0, not NaN
     return length
 
@@ -142,15 +168,21 @@ def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:
 
     `norms` are the gradient norms at W_0 … W_L along the first dimension. As a log-ratio it is
     log ‖∇f(W_l)‖ − log ‖∇f(W_{l−1})‖ − log(1 − ε).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf.surf import slack
+    >>> slack(torch.tensor([2.0, 1.0, 1.5]), epsilon=0.5)
+    tensor([0., 1.])
     """
+    check_option(form, Form, "form")
     if not 0 < epsilon < 1:
         raise ValueError(f"epsilon: got {epsilon}, but it must be between 0 and 1")
     if form == "difference":
         return norms[1:] - (1 - epsilon) * norms[:-1]
-    if form == "log-ratio":
-        logs = norms.clamp(min=MIN_NORM).log()
-        return logs[1:] - logs[:-1] - math.log1p(-epsilon)
-    raise ValueError(f"form: got {form!r}, but it must be 'difference' or 'log-ratio'")
+    logs = norms.clamp(min=MIN_NORM).log()
+    return logs[1:] - logs[:-1] - math.log1p(-epsilon)
 
 
 def slack_per_constraint(slacks: Tensor, constraints: int) -> Tensor:
@@ -163,9 +195,7 @@ def slack_per_constraint(slacks: Tensor, constraints: int) -> Tensor:
     if layers == constraints:
         return slacks
     part = torch.arange(layers) * constraints // layers
-    count = torch.zeros(constraints, dtype=slacks.dtype).index_add(
-        0, part, torch.ones_like(slacks.detach())
-    )
+    count = torch.bincount(part, minlength=constraints)
     total = torch.zeros(constraints, dtype=slacks.dtype).index_add(0, part, slacks)
     return total / count.clamp(min=1)
 

@@ -1,12 +1,36 @@
-"""Meta-training from start to end: validations, the choice of the best optimizer, resuming."""
+"""Meta-training from start to end in a run folder: validations, the best optimizer, resuming.
 
+    config.json              the resolved configuration
+    data.json                fingerprint of the data, so that changed data is noticed
+    log.jsonl                a line for each validation
+    best.safetensors         θ of the best optimizer so far, with its configuration and the rule that chose it
+    state-00001500/          everything that step 1501 depends on
+
+A state folder appears under its name only when it is complete, and the one before it is removed
+only after that: a run that is killed at any moment resumes from the newest one, to the same bits.
+"""
+
+import math
+import shutil
 from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.common.files import FileError
-from fedsurf.surf.checkpoint import RunFolder
+from fedsurf.common.files import FileError, read_json, read_metadata, read_tensors_into
+from fedsurf.common.writing import (
+    TEMPORARY_PATTERN,
+    json_text,
+    new_folder,
+    plain,
+    remove_leftovers,
+    replacing,
+    write_json,
+    write_tensors,
+)
 from fedsurf.surf.config import SelectBy
+from fedsurf.surf.constraints import UnrolledOptimizer
 from fedsurf.surf.training import MetaTraining, StepRecord, ValidationRecord
 
 Config = TypeVar("Config")
@@ -16,7 +40,7 @@ RULES: dict[SelectBy, str] = {
     "accuracy": "highest pooled validation accuracy",
     "last": "last validation",
 }
-"""The rule by which the best validation is chosen."""
+"""The rules by which the best validation is chosen."""
 FEASIBLE_RULE = "among those whose constraints hold within two standard errors"
 INFEASIBLE_RULE = "smallest violation: no validation had all constraints hold within error yet"
 
@@ -35,6 +59,153 @@ class Observer(Protocol):
     def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
         """A validation was made; `best_by` is the rule if it is the best so far, otherwise None."""
         ...
+
+
+class RunFolder:
+    """The files of one run.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.best = path / "best.safetensors"
+
+    def is_new(self) -> bool:
+        """Whether the folder is empty, or holds only files of a run that ended before its first state."""
+        if not self.path.is_dir():
+            return True
+        early = {self.path / name for name in ("config.json", "data.json", "tensorboard")}
+        return set(self.path.iterdir()) <= {*early, *self.path.glob(TEMPORARY_PATTERN)}
+
+    def begin(self, config: Any, *, resume: bool) -> None:
+        """Begin a run, or check that the run in the folder has the same configuration."""
+        if self.is_new():
+            write_json(self.path / "config.json", to_dict(config))
+        elif not resume:
+            raise FileExistsError(
+                f"{self.path}: the folder is not empty; resume the run, or choose another folder"
+            )
+        else:
+            found = differences(to_dict(self.read_config(type(config))), to_dict(config))
+            if found:
+                raise ValueError(
+                    f"{self.path}: holds a run with another configuration, which differs in "
+                    f"{', '.join(found)}"
+                )
+        # A killed run may leave a file that it was writing, and a state that it was removing.
+        remove_leftovers(self.path)
+        for state in self._states()[:-1]:
+            shutil.rmtree(state)
+
+    def read_content(self) -> dict[str, Any]:
+        """Read the resolved configuration as plain JSON."""
+        if not self.path.is_dir():
+            raise FileError(f"{self.path}: there is no such run folder")
+        content = read_json(self.path / "config.json")
+        if not isinstance(content, dict):
+            raise FileError(f"{self.path / 'config.json'}: not the configuration of a run")
+        return content
+
+    def read_config(self, kind: type[Config]) -> Config:
+        """Read the resolved configuration; raise if it is of another kind."""
+        content = self.read_content()
+        try:
+            return from_dict(kind, content)
+        except ValueError as error:
+            raise FileError(f"{self.path}: {error}") from error
+
+    def check_best(self, config: Any) -> None:
+        """Raise unless the best optimizer was trained with this configuration; the data may have moved."""
+        stored = read_metadata(self.best).get("config")
+        found = differences(stored, to_dict(config)) if isinstance(stored, dict) else ["all of it"]
+        found = [name for name in found if not name.startswith("data.folder ")]
+        if found:
+            raise FileError(
+                f"{self.path}: best.safetensors was trained with another configuration than "
+                f"config.json; they differ in {', '.join(found)}"
+            )
+
+    def write_data(self, data: dict[str, Any]) -> None:
+        """Store the fingerprint of the data."""
+        write_json(self.path / "data.json", data)
+
+    def read_data(self) -> Any:
+        """Read the fingerprint of the data; None if the run has none."""
+        file = self.path / "data.json"
+        return read_json(file) if file.exists() else None
+
+    def read_best(self, optimizer: UnrolledOptimizer) -> dict[str, Any]:
+        """Copy the best θ into `optimizer`; return its metadata: configuration, rule, validation."""
+        return read_tensors_into(self.best, dict(optimizer.named_parameters()))
+
+    def write_state(self, training: MetaTraining, records: list[ValidationRecord]) -> None:
+        """Store everything that the next step depends on, then remove older states."""
+        final = self.path / f"state-{training.step_count:08d}"
+        older = self._states()
+        if final in older:
+            return
+        with new_folder(final) as folder:
+            for group, tensors in training.state().items():
+                write_tensors(folder / f"{group}.safetensors", tensors, {})
+            validations = [asdict(record) for record in records]
+            write_json(
+                folder / "progress.json", {**_settings(training), "validations": validations}
+            )
+        for state in older:
+            shutil.rmtree(state)
+
+    def read_state(self, training: MetaTraining) -> list[ValidationRecord]:
+        """Restore the newest state, if there is one; return the validations so far.
+
+        Raises if the state was made with another configuration or seed.
+        """
+        states = self._states()
+        if not states:
+            return []
+        newest = states[-1]
+        progress = read_json(newest / "progress.json")
+        try:
+            records = [_validation(record) for record in progress.pop("validations")]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise FileError(
+                f"{newest / 'progress.json'}: damaged, it holds no validations ({error})"
+            ) from error
+        found = differences(progress, _settings(training))
+        if found:
+            raise ValueError(
+                f"{self.path}: holds a run with other settings, which differ in {', '.join(found)}; "
+                "choose another folder"
+            )
+        for group, tensors in training.state().items():
+            read_tensors_into(newest / f"{group}.safetensors", tensors)
+        training.step_count = int(newest.name.removeprefix("state-"))
+        return records
+
+    def write_log(self, records: list[ValidationRecord], rules: dict[int, str]) -> None:
+        """Write the log: each validation, and the rule by which it became the best, if it did."""
+        with replacing(self.path / "log.jsonl") as temporary, temporary.open("w") as file:
+            for record in records:
+                judged = {"feasible": record.feasible, "best_by": rules.get(record.step)}
+                file.write(json_text({**asdict(record), **judged}) + "\n")
+
+    def _states(self) -> list[Path]:
+        return sorted(p for p in self.path.glob("state-????????") if p.is_dir())
+
+
+def _settings(training: MetaTraining) -> Any:
+    """Return the configuration and seed of meta-training as plain JSON values."""
+    return plain({"surf": to_dict(training.config), "seed": training.seed})
+
+
+def _validation(stored: dict[str, Any]) -> ValidationRecord:
+    """Rebuild a validation record; JSON stores the infinite error of a single task as null."""
+    record = ValidationRecord(**stored)
+    errors = [math.inf if error is None else error for error in record.slack_error]
+    return replace(record, slack_error=errors)
 
 
 def choose(
@@ -58,49 +229,10 @@ def choose(
     return min(records, key=lambda record: record.violation), INFEASIBLE_RULE
 
 
-def read_run_config(folder: RunFolder, kind: type[Config]) -> Config:
-    """Read the configuration of a run; raise if it is of another kind or version."""
-    content = folder.read_config()
-    try:
-        return from_dict(kind, content)
-    except ValueError as error:
-        raise FileError(f"{folder.path}: {error}") from error
-
-
-def check_trained_with(folder: RunFolder, config: dict[str, Any]) -> None:
-    """Raise unless the best optimizer of a run was trained with the run's configuration."""
-    stored = folder.best_metadata().get("config")
-    different = differences(stored, config) if isinstance(stored, dict) else ["all of it"]
-    different = [name for name in different if not name.startswith("data.folder ")]  # data may move
-    if different:
-        raise FileError(
-            f"{folder.path}: best.safetensors was trained with another configuration than config.json; "
-            f"they differ in {', '.join(different)}"
-        )
-
-
-def open_run(folder: RunFolder, config: Any, *, resume: bool) -> None:
-    """Begin a run in a folder, or check that the run in it has the same configuration."""
-    if folder.is_new():
-        folder.write_config(to_dict(config))
-    elif not resume:
-        raise FileExistsError(
-            f"{folder.path}: the folder is not empty; resume the run, or choose another folder"
-        )
-    else:
-        stored = read_run_config(folder, type(config))
-        if stored != config:
-            raise ValueError(
-                f"{folder.path}: holds a run with another configuration, which differs in "
-                f"{', '.join(differences(to_dict(stored), to_dict(config)))}"
-            )
-    folder.remove_leftovers()
-
-
 def meta_train(
     training: MetaTraining,
     folder: RunFolder,
-    stored: dict[str, Any],
+    config: Any,
     observers: Sequence[Observer] = (),
 ) -> dict[str, Any]:
     """Run meta-training into a folder, from the newest state there; leave the best θ in its optimizer.
@@ -111,7 +243,7 @@ def meta_train(
         At its beginning.
     folder : RunFolder
         The folder for the log, the best optimizer and the states. A finished run is only read.
-    stored : dict
+    config : Any
         The resolved configuration, which is stored with θ.
     observers : sequence of Observer
         Listeners, such as progress bars.
@@ -120,16 +252,35 @@ def meta_train(
     -------
     dict
         The metadata of the best optimizer: configuration, rule, validation.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import fedsurf
+    >>> from fedsurf.surf import FixedProblems, MetaTraining, RunFolder, SurfConfig, meta_train
+    >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
+    >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
+    >>> surf = SurfConfig(steps=2, validation_tasks=2)
+    >>> training = MetaTraining(experiment.optimizer, problems, surf)
+    >>> with TemporaryDirectory() as folder:
+    ...     meta_train(training, RunFolder(Path(folder)), {})["validation"]["step"]
+    2
     """
-    surf = training.config
+    surf, stored = training.config, to_dict(config)
     records = folder.read_state(training)
     rules: dict[int, str] = {}
-    best: ValidationRecord | None = None
+
+    def judge(count: int) -> bool:
+        """Return whether the last of the first `count` validations is the best of them."""
+        some = records[:count]
+        best, rule = choose(some, constrained=surf.descent.constrained, by=surf.select_by)
+        if best is some[-1]:
+            rules[best.step] = rule
+        return best is some[-1]
+
     for count in range(1, len(records) + 1):
-        best, rule = choose(
-            records[:count], constrained=surf.descent.constrained, by=surf.select_by
-        )
-        rules[best.step] = rule
+        judge(count)
     for observer in observers:
         observer.on_start(training.step_count, surf.steps)
     while training.step_count < surf.steps:
@@ -141,10 +292,12 @@ def meta_train(
         with training.averaged():
             record = training.validate()
             records.append(record)
-            best, rule = choose(records, constrained=surf.descent.constrained, by=surf.select_by)
-            if best is record:
-                rules[record.step] = rule
-                folder.write_best(training.optimizer, record, rule, stored)
+            if judge(len(records)):
+                write_tensors(
+                    folder.best,
+                    dict(training.optimizer.named_parameters()),
+                    {"config": stored, "rule": rules[record.step], "validation": asdict(record)},
+                )
         folder.write_log(records, rules)
         folder.write_state(training, records)
         for observer in observers:

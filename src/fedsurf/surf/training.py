@@ -11,21 +11,88 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import cooper
 import torch
 from torch import Tensor
 
+from fedsurf.common.checks import check_count, check_option
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import standard_error, within_error
-from fedsurf.models import Model
-from fedsurf.surf.config import SurfConfig
-from fedsurf.surf.constraints import DescendingProblem, slack, slack_per_constraint, unroll
+from fedsurf.models import Model, SoftmaxHead
+from fedsurf.network import Network
+from fedsurf.surf.config import GradientExamples, LossOn, SelectBy, SurfConfig
+from fedsurf.surf.constraints import (
+    DescendingProblem,
+    Unrolled,
+    UnrolledOptimizer,
+    slack,
+    slack_per_constraint,
+    unroll,
+)
 from fedsurf.surf.factored_adam import FactoredAdam
 from fedsurf.surf.losses import pooled_losses
-from fedsurf.surf.problems import Problem, Problems, Unrolled, UnrolledOptimizer
+from fedsurf.tasks.distribution import MetaTasks
 from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task, the network and model with which it is trained, and the number of rounds."""
+
+    task: Task
+    network: Network
+    rounds: int | None = None
+    """Number of communication rounds; None for the optimizer's own."""
+    trained: Model | None = None
+    """The agents' model; None for a softmax head."""
+
+    @property
+    def model(self) -> Model:
+        """The agents' model."""
+        return self.trained or SoftmaxHead(self.task.features, self.task.classes)
+
+    def algorithm(self, optimizer: UnrolledOptimizer) -> Unrolled:
+        """Return the algorithm by which an optimizer solves this problem."""
+        return optimizer.on(self.model, self.rounds)
+
+
+class Problems(Protocol):
+    """The source of meta-training's problems."""
+
+    def training(self, number: int) -> Problem:
+        """Return the problem of a meta-training step."""
+
+    def validation(self, number: int) -> Problem:
+        """Return a problem of validation, the same each time."""
+
+
+@dataclass(frozen=True)
+class FixedProblems:
+    """The paper's problems: one network, and a fixed set of tasks from which every step takes one."""
+
+    tasks: MetaTasks
+    """The task distributions."""
+    network: Network
+    """The network of all tasks."""
+    count: int
+    """Number of different meta-training tasks, the paper's Q."""
+    seed: int
+    """Seed of the tasks."""
+
+    def training(self, number: int) -> Problem:
+        """Return one of the meta-training tasks, drawn at random."""
+        choice = seeded(self.seed, "train", number)
+        task_number = int(torch.randint(self.count, (), generator=choice))
+        task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))
+        return Problem(task, self.network)
+
+    def validation(self, number: int) -> Problem:
+        """Return a validation task."""
+        task = self.tasks.validation.draw(seeded(self.seed, "validation-task", number))
+        return Problem(task, self.network)
 
 
 class DivergedError(ArithmeticError):
@@ -67,10 +134,8 @@ class ValidationRecord:
     @property
     def holding(self) -> list[bool]:
         """Which constraints hold within two standard errors."""
-        held: list[bool] = within_error(
-            torch.tensor(self.slack), torch.tensor(self.slack_error)
-        ).tolist()
-        return held
+        held = within_error(torch.tensor(self.slack), torch.tensor(self.slack_error))
+        return [bool(one) for one in held]
 
     @property
     def violation(self) -> float:
@@ -91,6 +156,17 @@ class MetaTraining:
         The configuration.
     seed : int
         The seed.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> from fedsurf.surf import FixedProblems, MetaTraining
+    >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
+    >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
+    >>> training = MetaTraining(experiment.optimizer, problems, experiment.config.surf)
+    >>> record = training.step()
+    >>> record.step, training.multipliers.shape
+    (1, torch.Size([3]))
     """
 
     def __init__(
@@ -101,7 +177,7 @@ class MetaTraining:
         *,
         seed: int = 0,
     ) -> None:
-        config.check()
+        _check(config)
         self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed
         self.step_count = 0
@@ -113,9 +189,7 @@ class MetaTraining:
         )
         self._averages: dict[str, Tensor] = {}
         if config.averaging:
-            self._averages = {
-                name: value.detach().clone() for name, value in optimizer.named_parameters()
-            }
+            self._averages = {n: v.detach().clone() for n, v in optimizer.named_parameters()}
         self._adam = FactoredAdam(
             optimizer.parameters(),
             lr=config.learning_rate,
@@ -136,8 +210,13 @@ class MetaTraining:
 
     def step(self) -> StepRecord:
         """Take one primal-dual step on one problem."""
-        with _garbage_collection_paused():
+        collecting = gc.isenabled()
+        gc.disable()  # a step makes thousands of objects, all in use until its end
+        try:
             return self._step()
+        finally:
+            if collecting:
+                gc.enable()
 
     def _step(self) -> StepRecord:
         config, number = self.config, self.step_count
@@ -150,10 +229,7 @@ class MetaTraining:
         loss = self._loss(algorithm.model, weights, problem, test)
         outlier = config.skip_above is not None and not float(loss.detach()) <= config.skip_above
         if not loss.isfinite() and not outlier:
-            raise DivergedError(
-                f"meta-training diverged: the loss of step {number} is {loss.item()}; "
-                f"try a smaller learning_rate than {config.learning_rate}"
-            )
+            raise self._diverged(f"the loss of step {number} is {loss.item()}")
         for group in self._adam.param_groups:
             group["lr"] = self._learning_rate()
         if not outlier:
@@ -213,9 +289,7 @@ class MetaTraining:
         else:
             losses = model.loss(weights, test)
         loss = share @ losses
-        if config.relative_loss:
-            loss = loss / math.log(max(2, task.classes))
-        return loss
+        return loss / math.log(max(2, task.classes)) if config.relative_loss else loss
 
     @torch.no_grad()
     def _put(self, values: dict[str, Tensor]) -> None:
@@ -247,33 +321,28 @@ class MetaTraining:
             algorithm, weights, slack_values = self.unroll(problem, "validation", number)
             model, test = algorithm.model, problem.task.test
             agents = problem.task.agent_weights(self.config.weighting)
-            rows.append(
-                torch.stack(
-                    [
-                        self._loss(model, weights, problem, test),
-                        agents @ model.accuracy(weights, test),
-                        agents @ model.pooled_accuracy(weights, test),
-                    ]
-                )
-            )
+            accuracy = agents @ model.accuracy(weights, test)
+            pooled = agents @ model.pooled_accuracy(weights, test)
+            rows.append(torch.stack([self._loss(model, weights, problem, test), accuracy, pooled]))
             slacks.append(slack_per_constraint(slack_values, self.optimizer.constraints))
-        loss, accuracy, pooled = torch.stack(rows).mean(0).tolist()
+        loss, own_accuracy, pooled_accuracy = torch.stack(rows).mean(0).tolist()
         stacked = torch.stack(slacks)
         if not (math.isfinite(loss) and stacked.isfinite().all()):
             # Comparisons with NaN are always false: such a record could pass for the best.
-            raise DivergedError(
-                f"meta-training diverged: the validation after step {self.step_count} has the loss "
-                f"{loss}; try a smaller learning_rate than {self.config.learning_rate}"
-            )
+            raise self._diverged(f"the validation after step {self.step_count} has the loss {loss}")
         return ValidationRecord(
             self.step_count,
             loss,
-            accuracy,
-            pooled,
+            own_accuracy,
+            pooled_accuracy,
             stacked.mean(0).tolist(),
             standard_error(stacked).tolist(),
             self.multipliers.tolist(),
         )
+
+    def _diverged(self, found: str) -> DivergedError:
+        advice = f"try a smaller learning_rate than {self.config.learning_rate}"
+        return DivergedError(f"meta-training diverged: {found}; {advice}")
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Return everything that the next step depends on, apart from configuration and seed.
@@ -296,22 +365,35 @@ class MetaTraining:
         }
 
     def _learning_rate(self) -> float:
-        config = self.config
-        if config.final_learning_rate is None:
-            return config.learning_rate
-        share = torch.tensor(min(1.0, self.step_count / config.steps))
-        fall = float(0.5 * (1 + torch.cos(torch.pi * share)))
-        span = config.learning_rate - config.final_learning_rate
-        return config.final_learning_rate + span * fall
+        first, last = self.config.learning_rate, self.config.final_learning_rate
+        if last is None:
+            return first
+        share = torch.tensor(min(1.0, self.step_count / self.config.steps))
+        return last + (first - last) * float(0.5 * (1 + torch.cos(torch.pi * share)))
 
 
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Pause garbage collection: a step makes thousands of objects, all in use until its end."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+def _check(config: SurfConfig) -> None:
+    """Validate the configuration."""
+    for name in ("steps", "tasks", "validate_every", "validation_tasks"):
+        check_count(getattr(config, name), name)
+    check_count(config.calibration_examples, "calibration_examples")
+    check_option(config.loss_on, LossOn, "loss_on")
+    check_option(config.select_by, SelectBy, "select_by")
+    check_option(config.descent.gradient_examples, GradientExamples, "gradient_examples")
+    if config.calibrated_share > (config.loss_on == "pooled") or not config.calibrated_share >= 0:
+        raise ValueError(
+            f"calibrated_share: got {config.calibrated_share} with loss_on {config.loss_on!r}, "
+            "but it must be between 0 and 1, and above 0 only with 'pooled'"
+        )
+    for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
+        rate = getattr(config, name)
+        if rate is not None and not 0 <= rate < math.inf:
+            raise ValueError(f"{name}: got {rate}, but it must be a finite number, at least 0")
+    for name in ("second_moment_decay", "averaging"):
+        decay = getattr(config, name)
+        if not 0 <= decay < 1:
+            raise ValueError(f"{name}: got {decay}, but it must be at least 0 and below 1")
+    for name in ("clip", "skip_above"):
+        limit = getattr(config, name)
+        if limit is not None and not 0 < limit < math.inf:
+            raise ValueError(f"{name}: got {limit}, but it must be positive and finite, or None")

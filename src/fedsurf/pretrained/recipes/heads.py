@@ -19,8 +19,7 @@ from fedsurf.pretrained.config import WEIGHTS_FILE, PretrainConfig
 from fedsurf.pretrained.loading import load
 from fedsurf.pretrained.recipes.confidence_training import train_confidence
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
-from fedsurf.surf.checkpoint import RunFolder
-from fedsurf.surf.loop import Observer, meta_train, open_run
+from fedsurf.surf.loop import Observer, RunFolder, meta_train
 from fedsurf.surf.training import MetaTraining
 from fedsurf.unrolled.transferable.optimizer import Transferable
 
@@ -89,7 +88,7 @@ def train_into(
     stored = to_dict(recipe)
     with lock_folder(path):
         folder = RunFolder(path)
-        open_run(folder, recipe, resume=resume)
+        folder.begin(recipe, resume=resume)
         best = meta_train(training, folder, stored, observers)
         optimizer = finish()
         card = {

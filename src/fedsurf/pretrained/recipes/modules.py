@@ -19,8 +19,7 @@ from fedsurf.pretrained.recipes.heads import train_into
 from fedsurf.pretrained.recipes.populations import Population, chance, log_uniform, uniform
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.surf.loop import Observer
-from fedsurf.surf.problems import Problem
-from fedsurf.surf.training import MetaTraining
+from fedsurf.surf.training import MetaTraining, Problem
 from fedsurf.unrolled.module_layer import GradientTransfer
 
 MAX_FEATURES, MAX_CLASSES = 64, 20

@@ -29,7 +29,8 @@ from fedsurf.pretrained.recipes.populations import (
     random_views,
     uniform,
 )
-from fedsurf.surf.problems import Problem, Unrolled, UnrolledOptimizer
+from fedsurf.surf.constraints import Unrolled, UnrolledOptimizer
+from fedsurf.surf.training import Problem
 from fedsurf.tasks import sources
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
