@@ -75,15 +75,7 @@ TINY_SQUARE = 1e-10
 
 
 class Tensors:
-    """The places of a module's tensors in its flat weights, their units and their description.
-
-    Parameters
-    ----------
-    model : ModuleModel
-        The model.
-    dtype : torch.dtype
-        The floating type.
-    """
+    """The places of a module's tensors in its flat weights, their units and their description."""
 
     def __init__(self, model: ModuleModel, dtype: torch.dtype) -> None:
         shapes, inputs = list(model.shapes.values()), fan_ins(model.shapes)
@@ -131,29 +123,18 @@ class Tensors:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientTransferState(State):
-    """The state of the optimizer.
-
-    Attributes
-    ----------
-    previous : Tensor
-        W one round ago, `[nodes, parameters]`.
-    fitted : Tensor
-        V of the round before, `[nodes, parameters]`.
-    squares : Tensor
-        The mean square of the gradient's entries, `[nodes, parameters]`.
-    gap : Tensor
-        The size of what was received less what was sent, by tensor, `[nodes, tensors]`.
-    summaries : Tensor
-        Each node's averages of the summaries of data and losses, `[nodes, SUMMARY_SIZE]`.
-    rounds : int
-        Rounds so far.
-    """
+    """The state of the optimizer."""
 
     previous: Tensor
+    """W one round ago, `[nodes, parameters]`."""
     fitted: Tensor
+    """V of the round before, `[nodes, parameters]`."""
     squares: Tensor
+    """The mean square of the gradient's entries, `[nodes, parameters]`."""
     gap: Tensor
+    """The size of what was received less what was sent, `[nodes, tensors]`."""
     summaries: Tensor
+    """Each node's averages of the summaries of data and losses, `[nodes, SUMMARY_SIZE]`."""
     rounds: int
 
 

@@ -87,18 +87,8 @@ def confidence_inputs(
     the confidence of heads; the schedule; the description of the problem; how uneven classes are; the
     share of the agents; whether there is a server.
 
-    Parameters
-    ----------
-    when : Tensor
-        The schedule of the last round, `[SCHEDULE_SIZE]`.
-    estimate : FederationEstimate
-        The agents' knowledge of the federation.
-    sums : Tensor
-        The average of `own_confidence_sums`, `[agents, CONFIDENCE_SUMS]`.
-    agents : Tensor
-        The share of the agents that each, or the server, hears in a round, `[agents, 1]`.
-    server : bool
-        Whether there is a server.
+    `when` is the schedule of the last round, `sums` the average of `own_confidence_sums`, and
+    `agents[agents, 1]` the share of the agents that each, or the server, hears in a round.
     """
     share, classes = estimate.classes, estimate.classes.shape[1]
     relative = (classes * share).log()

@@ -86,18 +86,8 @@ class Controller(nn.Module):
         """Return the controls of a round and the context of its gates.
 
         The logarithms of the lengths, `[agents, LENGTHS]`; the controls of mixing, before they are
-        bounded, `[agents, MIXING]`; the context, `[agents, CONTEXT_SIZE]`.
-
-        Parameters
-        ----------
-        when : Tensor
-            The schedule, `[SCHEDULE_SIZE]`.
-        description : Tensor
-            The agents' description of the problem, `[agents, DESCRIPTION_SIZE]`.
-        examples : Tensor
-            The share of its examples to which an agent fits its head in this round, `[agents, 1]`.
-        agents : Tensor
-            The share of all agents whose messages reach it, or the server, in a round, `[agents, 1]`.
+        bounded, `[agents, MIXING]`; the context, `[agents, CONTEXT_SIZE]`. The shares of its `examples`
+        that an agent uses in this round and of the `agents` that it, or the server, hears are `[agents, 1]`.
         """
         shares = [examples.log() / 2, agents.log() / 3]
         inputs = [when.expand(len(description), -1), description, *shares]
@@ -129,12 +119,8 @@ def eased_share(share: Tensor, divergence: Tensor) -> Tensor:
     them. So an agent whose own labels differ from those trusts them less: t = exp(−4 KL). With t = 1,
     digits on a ring of agents that hold one class each lose 7 to 20 points.
 
-    Parameters
-    ----------
-    share : Tensor
-        c, as each agent estimates it, `[agents, classes]`.
-    divergence : Tensor
-        KL of the agent's own label distribution from c, `[agents]`.
+    `share` is c, as each agent estimates it, `[agents, classes]`; `divergence[agents]` is the KL of the
+    agent's own label distribution from c.
     """
     classes = share.shape[1]
     if classes == 1:

@@ -70,41 +70,29 @@ def split_rows(values: Any, groups: Groups) -> Sequence[Any]:
 class LocalExamples:
     """The examples of a group of agents, from each agent's centre and in its units.
 
-    Where there are more features than examples, moving the centre changes small tensors only.
-
-    Attributes
-    ----------
-    rows : Tensor
-        The examples from `base`, in the agent's units, with a zero in the place of a head's bias,
-        `[agents, examples, features + 1]`; padding is zero.
-    moved : Tensor
-        The vector from the centre to `base`, in the agent's units, `[agents, features]`.
-    gram : Tensor
-        The products of the centred examples, `[agents, examples, examples]`; without columns unless there
-        are more features than examples.
-    total : Tensor
-        The sum of `x` over the examples, `[agents, features]`.
-    base : Tensor
-        The origin of `rows`, raw, `[agents, features]`.
-    unit : Tensor or None
-        The unit of each feature, raw, `[agents, features]`; None for 1.
-    labels : Tensor
-        One-hot labels, zero for padding, `[agents, classes, examples]`.
-    real : Tensor
-        1 for an example, 0 for padding, `[agents, examples, 1]`.
-    count : Tensor
-        The number of examples, `[agents, 1, 1]`.
+    With more features than examples, moving the centre changes small tensors only: `moved` and `gram`.
     """
 
     rows: Tensor
+    """The examples from `base`, with a zero in the place of a head's bias; zero for padding, `[agents,
+    examples, features + 1]`."""
     moved: Tensor
+    """The vector from the centre to `base`, in the agent's units, `[agents, features]`."""
     gram: Tensor
+    """The products of the centred examples, `[agents, examples, examples]`; without columns unless there
+    are more features than examples."""
     total: Tensor
+    """The sum of `x` over the examples, `[agents, features]`."""
     base: Tensor
+    """The origin of `rows`, raw, `[agents, features]`."""
     unit: Tensor | None
+    """The unit of each feature, raw, `[agents, features]`; None for 1."""
     labels: Tensor
+    """One-hot labels, zero for padding, `[agents, classes, examples]`."""
     real: Tensor
+    """1 for an example, 0 for padding, `[agents, examples, 1]`."""
     count: Tensor
+    """The number of examples, `[agents, 1, 1]`."""
 
     @staticmethod
     def of(
@@ -198,14 +186,9 @@ class LocalExamples:
         )
 
     def sketch(self, directions: Tensor, from_base: Tensor | None = None) -> Tensor:
-        """Return Ωᵀ Σ x xᵀ of each agent's centred examples, `[agents, k, features]`.
+        """Return Ωᵀ Σ x xᵀ of each agent's centred examples for Ω `[features, k]`, `[agents, k, features]`.
 
-        Parameters
-        ----------
-        directions : Tensor
-            Ω, `[features, k]`.
-        from_base : Tensor or None
-            The sketch from `base`, if it is known: with more features than examples it stays the same.
+        `from_base` is the sketch from `base`, which stays the same with more features than examples.
         """
         if from_base is None or not self.wide:
             from_base = (self.x @ directions).mT @ self.x
@@ -282,16 +265,8 @@ def feature_units(
     In two rows, a feature's spread may by chance be a hundredth of the true one, and standardising would
     blow it up. Until an agent knows of a few rows, spreads below s give the unit s, or one in between.
 
-    Parameters
-    ----------
-    spreads : Tensor
-        The average or the sum of `own_spreads` over agents, `[agents, 1 + 3 · features]`.
-    dtype : torch.dtype
-        The type of the examples, whose precision limits that of differences.
-    every : bool
-        Whether to standardise all features, or only those in different units.
-    agents : Tensor or int
-        The number of agents that each average is of, about, `[agents, 1]`.
+    `spreads` are the averages or the sums of `own_spreads`, of about so many `agents`, `[agents, 1]`;
+    `dtype` is the type of the examples, whose precision limits that of differences.
     """
     centre, within, squared_means = (spreads[:, 1:] / spreads[:, :1]).chunk(3, 1)
     eps = torch.finfo(dtype).eps
@@ -371,12 +346,7 @@ def _unlike(apart: Tensor) -> Tensor:
 class FeatureRangeError(ValueError):
     """The squares of the features are too large or too small for their floating type.
 
-    Parameters
-    ----------
-    wrong : str
-        The problem and its solution.
-    argument : str
-        The argument that holds the features.
+    `wrong` is the problem and its solution, `argument` the name of what holds the features.
     """
 
     def __init__(self, wrong: str, argument: str = "task") -> None:
@@ -390,14 +360,8 @@ class FeatureRangeError(ValueError):
 def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:
     """Raise unless the squares of features can be computed.
 
-    Parameters
-    ----------
-    examples : Examples
-        All agents' examples.
-    moments : Tensor
-        The agents' moments. Standardising does not help where they overflow: it squares features, too.
-    lengths : Tensor
-        The squared lengths of each agent's examples, `[agents]`.
+    `moments` are the agents' moments, `lengths[agents]` the sums of their squared examples. Standardising
+    does not help where these overflow: it squares features, too.
     """
     kind = str(examples.dtype).removeprefix("torch.")
     # A finite sum has finite terms only, and is faster to compute.

@@ -32,30 +32,19 @@ from fedsurf.unrolled.transferable.summaries import (
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """Examples and curvature of a group of agents, with the products that all fits to them share.
-
-    Attributes
-    ----------
-    examples : LocalExamples
-        The examples.
-    curvature : Curvature
-        The second moment, as each agent estimates it.
-    rows : Tensor
-        The centre, with a 1 for the bias; the curvature's axes; `moved`, where there are more features
-        than examples; the bias alone: in the agent's units, `[agents, k + 2 or k + 3, features + 1]`.
-    seen : Tensor
-        The examples along the axes, `[agents, k, examples]`.
-    rows_at_centre, x_at_centre : Tensor
-        The products with the centre of the rows between the first and the last, and of `examples.x`:
-        `[agents, k or k + 1, 1]` and `[agents, examples, 1]`.
-    """
+    """Examples and curvature of a group of agents, with the products that all fits to them share."""
 
     examples: LocalExamples
     curvature: Curvature
     rows: Tensor
+    """The centre, with a 1 for the bias; the curvature's axes; `moved`, with more features than examples;
+    the bias alone: in the agent's units, `[agents, k + 2 or k + 3, features + 1]`."""
     seen: Tensor
+    """The examples along the axes, `[agents, k, examples]`."""
     rows_at_centre: Tensor
+    """The products with the centre of the rows between the first and the last, `[agents, k or k + 1, 1]`."""
     x_at_centre: Tensor
+    """The products with the centre of `examples.x`, `[agents, examples, 1]`."""
 
     @staticmethod
     def of(examples: LocalExamples, curvature: Curvature) -> LocalProblem:
@@ -97,25 +86,16 @@ def local_problems(
 
 
 class LocalUpdate(NamedTuple):
-    """The result of a round's local work.
-
-    Attributes
-    ----------
-    fitted : Tensor
-        V, class by class, `[agents, parameters]`.
-    mixing : Tensor
-        The controls of mixing, before they are bounded, `[agents, MIXING]`.
-    progress : Tensor
-        How the head fits (`summaries.own_progress`), `[agents, classes + PROGRESS_SIZE]`.
-    confidence_sums : Tensor
-        How confident the received head is (`confidence.own_confidence_sums`), `[agents, CONFIDENCE_SUMS]`;
-        without columns if the optimizer has no confidence.
-    """
+    """The result of a round's local work."""
 
     fitted: Tensor
+    """V, class by class, `[agents, parameters]`."""
     mixing: Tensor
+    """The controls of mixing, before they are bounded, `[agents, MIXING]`."""
     progress: Tensor
+    """How the head fits (`summaries.own_progress`), `[agents, classes + PROGRESS_SIZE]`."""
     confidence_sums: Tensor
+    """How confident the received head is, `[agents, CONFIDENCE_SUMS]`; or without columns."""
 
 
 def local_update(
@@ -132,28 +112,20 @@ def local_update(
     ease_rare: bool,
     confident: bool,
 ) -> LocalUpdate:
-    """Fit the heads of a group of agents to their examples.
+    """Fit the heads of a group of agents, `head[agents, parameters]`, class by class, to their examples.
 
     Parameters
     ----------
-    problem : LocalProblem
-        The agents' examples.
-    head : Tensor
-        W, class by class, `[agents, parameters]`.
-    estimate : FederationEstimate
-        What they know of the federation.
+    problem, estimate : LocalProblem, FederationEstimate
+        The agents' examples, and their knowledge of the federation.
     heard_share : Tensor
         The share of all agents whose messages reach each agent, or the server, in a round, `[agents, 1]`.
     when : Tensor
         The schedule of the round, `[SCHEDULE_SIZE]`.
-    generator : torch.Generator
-        Draws mini-batches.
-    controller : Controller
-        Sets the controls.
     steps : int
         Newton-like steps of the round.
     batch_size : int or None
-        Examples of an agent that the head is fitted to; None for all.
+        Examples of an agent that the head is fitted to, drawn by `generator`; None for all.
     ease_rare : bool
         Whether steps of rare classes are damped less.
     confident : bool
@@ -204,43 +176,30 @@ def local_update(
 
 
 class Step(NamedTuple):
-    """The settings of a local step; all broadcast to `[agents, classes, 1]`.
-
-    Attributes
-    ----------
-    newton, gradient : Tensor
-        The lengths of the preconditioned step and of the plain gradient step that is added to it.
-    damping : Tensor
-        Added to the curvature, in units of `scale`.
-    decay : Tensor
-        The weight of the regularisation, in units of `scale`.
-    floor : Tensor
-        Added to `bend`, in units of its start: the curvature of a confident fit vanishes.
-    reach : Tensor
-        About how far the logits of the agent's examples may move in a step.
-    again : Tensor
-        Multiplies the length of all steps of a round but the first.
-    gate : Tensor
-        Multiplies the step of each class.
-    offset : Tensor
-        Added to the logits of each class while fitting.
-    bend : Tensor
-        The curvature of the softmax for each class, the mean of p (1 − p) over the federation.
-    scale : Tensor
-        The mean square of a feature.
-    """
+    """The settings of a local step; all broadcast to `[agents, classes, 1]`."""
 
     newton: Tensor
+    """The length of the preconditioned step."""
     gradient: Tensor
+    """The length of the plain gradient step that is added to it."""
     damping: Tensor
+    """Added to the curvature, in units of `scale`."""
     decay: Tensor
+    """The weight of the regularisation, in units of `scale`."""
     floor: Tensor
+    """Added to `bend`, in units of its start: the curvature of a confident fit vanishes."""
     reach: Tensor
+    """About how far the logits of the agent's examples may move in a step."""
     again: Tensor
+    """Multiplies the length of all steps of a fit but the first."""
     gate: Tensor
+    """Multiplies the step of each class."""
     offset: Tensor
+    """Added to the logits of each class while fitting."""
     bend: Tensor
+    """The curvature of the softmax for each class, the mean of p (1 − p) over the federation."""
     scale: Tensor
+    """The mean square of a feature."""
 
 
 class HeadFit:
@@ -250,12 +209,7 @@ class HeadFit:
     than examples. Steps change α, D (or B) and E only. Everything has a row for each class: a product of
     a few long rows with the examples is several times faster than one of a few columns.
 
-    Parameters
-    ----------
-    problem : LocalProblem
-        The examples.
-    head : Tensor
-        V_0, raw, class by class, `[agents, classes · (features + 1)]`.
+    It begins at `head`, V_0, raw, class by class, `[agents, classes · (features + 1)]`.
     """
 
     def __init__(self, problem: LocalProblem, head: Tensor) -> None:

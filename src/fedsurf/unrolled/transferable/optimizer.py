@@ -154,63 +154,41 @@ class Transferable(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TransferState(State):
-    """The state of the optimizer. `weights` are for readers: steps go on from `head`.
-
-    Attributes
-    ----------
-    head, previous : Tensor
-        W and W one round ago, class by class (`newton.by_feature`), `[nodes, parameters]`.
-    fitted : Tensor
-        V of the round before, class by class; through a server, the W that it sends.
-    sums, progress, confidence_sums, moments : Tensor
-        Each node's averages of the summaries, `[nodes, …]`; of `confidence_sums` without columns if the
-        optimizer has no confidence.
-    varying : Tensor
-        The number of features that vary according to each node's averages, `[nodes]`.
-    own_sums, own_moments : Tensor
-        Each agent's contribution to `sums` and to `moments`, `[agents, …]`.
-    sketch : Tensor
-        Each agent's sketch of its examples from their first centre, `[agents, k, features]`; used where
-        there are more features than examples.
-    groups : tuple of Tensor
-        The agents of each group (`local`).
-    examples : tuple of LocalExamples
-        Each group's examples.
-    problems : tuple of LocalProblem
-        Each group's examples along the axes of the curvature; empty through a server, where agents do not
-        keep what they hear.
-    reports : int
-        The number of messages that a server has received.
-    rounds : int
-        Rounds so far.
-    spreads : Tensor
-        Each agent's average of the features' means and spreads, or a server's sum, `[agents or 1,
-        1 + 3 · features]`; without columns where features are not standardised.
-    own_spreads : Tensor
-        Each agent's own, for a server, `[agents, 1 + 2 · features]`; likewise.
-    informed : Tensor
-        Whether each agent knows the units that a server has found, bool `[agents]`.
-    """
+    """The state of the optimizer. `weights` are for readers: steps go on from `head`."""
 
     head: Tensor
+    """W, class by class (`newton.by_feature`), `[nodes, parameters]`."""
     previous: Tensor
+    """W one round ago, class by class."""
     fitted: Tensor
+    """V of the round before, class by class; through a server, the W that it sends."""
     sums: Tensor
     progress: Tensor
     confidence_sums: Tensor
     moments: Tensor
+    """Each node's averages of the summaries, `[nodes, …]`."""
     varying: Tensor
+    """The number of features that vary according to each node's averages, `[nodes]`."""
     own_sums: Tensor
     own_moments: Tensor
+    """Each agent's contribution to `sums` and to `moments`, `[agents, …]`."""
     sketch: Tensor
+    """Each agent's sketch of its examples from their first centre, `[agents, k, features]`."""
     groups: Groups
     examples: tuple[LocalExamples, ...]
+    """The agents and the examples of each group (`local`)."""
     problems: tuple[LocalProblem, ...]
+    """Each group's problem; none through a server, where agents do not keep what they hear."""
     reports: int
+    """The number of messages that a server has received."""
     rounds: int
     spreads: Tensor
+    """Each agent's average of the features' means and spreads, or a server's sum, `[agents or 1,
+    1 + 3 · features]`; without columns where features are not standardised."""
     own_spreads: Tensor
+    """Each agent's own, for a server, `[agents, 1 + 2 · features]`; likewise."""
     informed: Tensor
+    """Whether each agent knows the units that a server has found, bool `[agents]`."""
 
     @property
     def counts(self) -> Tensor:
@@ -234,25 +212,21 @@ class TransferableAlgorithm:
 
     Attributes
     ----------
-    optimizer : Transferable
-        The learned parameters.
-    model : SoftmaxHead
-        The model that agents train.
     rounds : int
         The communication rounds of a whole run, which the controls depend on.
     scaling : {"whole", "features", "auto"}
-        whole: features share one unit, and agents soon have a common centre; features: each is
-        standardised by its mean and standard deviation in the federation, which agents learn in the first
-        rounds; auto: only those with spreads so different that they are in different units (`local`).
+        whole: features share one unit; features: each is standardised by its mean and standard deviation
+        in the federation, which agents estimate in the first rounds; auto: only those with spreads so
+        different that they are in different units (`local.feature_units`).
     batch_size : int or None
-        The number of examples, drawn anew in every round, to which an agent fits its head; None, or more
-        than it has, for all. Summaries are always of all examples.
+        The number of examples, drawn anew in every round, to which an agent fits its head; None for all.
+        Summaries are always of all examples.
     ease_rare : bool
-        Whether steps of rare classes are damped less (`controller.eased_share`). Off in meta-training and
-        in the tables of its results, whose classes are of about one size.
+        Whether steps of rare classes are damped less (`controller.eased_share`). Not in meta-training,
+        whose classes are of about one size.
     weigh_agents : bool
-        Whether the heads of agents with more examples count for more in mixing (`graph`). Likewise off,
-        where most agents are of one size.
+        Whether the heads of agents with more examples count for more in mixing (`graph`). Not in
+        meta-training, where most agents are of one size.
     """
 
     optimizer: Transferable

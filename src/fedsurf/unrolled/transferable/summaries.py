@@ -84,18 +84,9 @@ class Contribution(NamedTuple):
 def contribution(
     examples: LocalExamples, sketch: Tensor, *, directions: Tensor, centred: bool
 ) -> Contribution:
-    """Summarise each agent's data.
+    """Summarise each agent's data; `sketch` is that from `examples.base`, along Ω, `directions`.
 
-    Parameters
-    ----------
-    examples : LocalExamples
-        The data.
-    sketch : Tensor
-        The sketch from `examples.base`, `[agents, k, features]`.
-    directions : Tensor
-        Ω, `[features, k]`.
-    centred : bool
-        Whether the agents' centres are their own means.
+    `centred` is whether the agents' centres are their own means.
     """
     moments = torch.cat([examples.raw_sum, pack(examples.sketch(directions, sketch))], 1)
     return Contribution(data_sums(examples, centred=centred), moments)
@@ -171,21 +162,14 @@ def _mean_square(sums: Tensor) -> Tensor:
 
 
 class Curvature(NamedTuple):
-    """Each agent's estimate of the federation's second moment: A ≈ Uᵀ diag(values) U + rest (I − Uᵀ U).
-
-    Attributes
-    ----------
-    axes : Tensor
-        U, `[agents, k, features]`.
-    values : Tensor
-        The second moments along the axes, `[agents, k]`.
-    rest : Tensor
-        The second moment in every other direction, `[agents]`.
-    """
+    """Each agent's estimate of the federation's second moment: A ≈ Uᵀ diag(values) U + rest (I − Uᵀ U)."""
 
     axes: Tensor
+    """U, `[agents, k, features]`."""
     values: Tensor
+    """The second moments along the axes, `[agents, k]`."""
     rest: Tensor
+    """The second moment in every other direction, `[agents]`."""
 
     @staticmethod
     @torch.no_grad()
@@ -194,16 +178,8 @@ class Curvature(NamedTuple):
 
         The other directions share the rest of the trace equally.
 
-        Parameters
-        ----------
-        sketch : Tensor
-            Yᵀ = Ωᵀ A of each agent, `[agents, k, features]`.
-        directions : Tensor
-            Ω, `[features, k]`.
-        scale : Tensor
-            tr(A) / features of each agent, `[agents]`.
-        varying : Tensor
-            The number of features that are not constant, `[agents]`.
+        `sketch` is Yᵀ = Ωᵀ A of each agent, `[agents, k, features]`, along Ω, `directions`; `scale` is
+        tr(A) / features, and `varying` the number of features that are not constant, `[agents]`.
         """
         features, width = directions.shape
         trace = (features * scale.double()).clamp(min=1e-30)
@@ -231,51 +207,28 @@ class Curvature(NamedTuple):
 
 
 class FederationEstimate(NamedTuple):
-    """Each agent's knowledge of the federation in a round.
-
-    Attributes
-    ----------
-    classes : Tensor
-        The label distribution of the federation, `[agents, classes]`.
-    bends : Tensor
-        The mean of p (1 − p) of each class, `[agents, classes]`.
-    scale : Tensor
-        The mean square of a centred feature that varies, `[agents]`.
-    varying : Tensor
-        The number of features that vary, `[agents]`.
-    examples : Tensor
-        The mean number of an agent's examples, `[agents]`.
-    total : Tensor
-        The number of all agents' examples, `[agents]`.
-    description : Tensor
-        The controller's description of the problem, `[agents, DESCRIPTION_SIZE]`.
-    """
+    """Each agent's knowledge of the federation in a round."""
 
     classes: Tensor
+    """The label distribution of the federation, `[agents, classes]`."""
     bends: Tensor
+    """The mean of p (1 − p) of each class, `[agents, classes]`."""
     scale: Tensor
+    """The mean square of a centred feature that varies, `[agents]`."""
     varying: Tensor
+    """The number of features that vary, `[agents]`."""
     examples: Tensor
+    """The mean number of an agent's examples, `[agents]`."""
     total: Tensor
+    """The number of all agents' examples, `[agents]`."""
     description: Tensor
+    """The controller's description of the problem, `[agents, DESCRIPTION_SIZE]`."""
 
     @staticmethod
     def of(
         sums: Tensor, progress: Tensor, varying: Tensor, *, features: int, agents: int
     ) -> FederationEstimate:
-        """Interpret averaged summaries.
-
-        Parameters
-        ----------
-        sums : Tensor
-            The average of `data_sums`, `[agents, classes + SUMS_SIZE]`.
-        progress : Tensor
-            The average of `own_progress`, `[agents, classes + PROGRESS_SIZE]`.
-        varying : Tensor
-            The number of features that vary, `[agents]`.
-        features, agents : int
-            The number of features, and of agents in the federation.
-        """
+        """Interpret averages of `data_sums` and of `own_progress`; `varying[agents]` features vary."""
         per_class, scalars = sums[:, :-SUMS_SIZE], sums[:, -SUMS_SIZE:]
         classes = per_class.shape[1]
         mean, _, _, same, same_pairs, squares, pairs = scalars.unbind(1)
