@@ -1,4 +1,4 @@
-"""`pretrain`: folders, resuming to the same bits, what is refused, and what can be loaded from it."""
+"""The recipe of softmax heads: folders, resuming to the same bits, invalid settings."""
 
 import json
 from contextlib import contextmanager
@@ -58,7 +58,7 @@ def whole(tmp_path_factory):
     return path, *pretrain(TINY, path)
 
 
-def test_the_folder_holds_what_a_run_s_does_and_the_weights(whole):
+def test_the_folder_holds_a_run_and_the_weights(whole):
     path, _, best = whole
     assert sorted(file.name for file in path.iterdir()) == [
         "best.safetensors", "config.json", "log.jsonl", WEIGHTS_FILE, "state-00000002",
@@ -69,7 +69,7 @@ def test_the_folder_holds_what_a_run_s_does_and_the_weights(whole):
     assert len(best["validation"]["slack"]) == 10
 
 
-def test_what_it_wrote_is_loaded_and_is_the_optimizer_that_it_returned(whole):
+def test_the_written_weights_are_those_of_the_returned_optimizer(whole):
     path, optimizer, best = whole
     loaded = fedsurf.load(path / WEIGHTS_FILE)
     assert loaded.config == TINY.optimizer
@@ -90,7 +90,7 @@ def test_what_it_wrote_is_loaded_and_is_the_optimizer_that_it_returned(whole):
 
 
 @pytest.mark.parametrize("last", [1, 2])
-def test_a_run_that_was_stopped_resumes_to_the_same_bytes(whole, tmp_path, last):
+def test_a_stopped_run_resumes_to_the_same_bytes(whole, tmp_path, last):
     """After step 1 there is no state yet, and it starts anew; after step 2 there is that of step 1."""
     before = torch.get_rng_state()
     with pytest.raises(Stop):
@@ -126,7 +126,7 @@ class StopAtProblem:
 
 
 @pytest.mark.parametrize(("every", "again"), [(1, [2]), (2, [2]), (100, [0, 1, 2])])
-def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_bytes(
+def test_a_run_stopped_during_training_of_confidence_resumes_to_the_same_bytes(
     whole, tmp_path, monkeypatch, every, again
 ):
     monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", every)
@@ -140,7 +140,9 @@ def test_a_run_that_was_stopped_while_it_learned_confidence_resumes_to_the_same_
     assert contents(tmp_path / "run") == contents(whole[0])
 
 
-def test_a_run_that_was_stopped_after_all_was_seen_learns_from_it(whole, tmp_path, monkeypatch):
+def test_a_run_stopped_after_the_last_observation_resumes_to_the_same_bytes(
+    whole, tmp_path, monkeypatch
+):
     monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", 1)
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(3, monkeypatch))
@@ -148,7 +150,7 @@ def test_a_run_that_was_stopped_after_all_was_seen_learns_from_it(whole, tmp_pat
     assert contents(tmp_path / "run") == contents(whole[0])
 
 
-def test_damaged_files_of_what_was_seen_are_named(tmp_path, monkeypatch):
+def test_damaged_files_of_observations_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", 1)
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
@@ -164,7 +166,7 @@ def test_damaged_files_of_what_was_seen_are_named(tmp_path, monkeypatch):
         pretrain(TINY, tmp_path / "run", resume=True)
 
 
-def test_confidence_is_learned_after_everything_else_and_changes_nothing_of_it(whole, tmp_path):
+def test_confidence_changes_no_other_parameter(whole, tmp_path):
     without = replace(TINY, optimizer=replace(TINY.optimizer, confidence_width=0))
     optimizer, best = pretrain(without, tmp_path / "run")
     assert optimizer.confidence is None

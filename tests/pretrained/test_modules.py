@@ -19,7 +19,7 @@ from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import FileError
 from fedsurf.models import ModuleModel
 from fedsurf.network import Network
-from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig, WideConfig
+from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig
 from fedsurf.pretrained.recipes.modules import (
     MAX_CLASSES,
     MAX_FEATURES,
@@ -41,7 +41,7 @@ TINY = ModulePretrainConfig(
 )
 
 
-def test_problems_are_small_networks_over_graphs_and_the_same_for_the_same_seed():
+def test_problems_are_small_networks_over_graphs():
     before = torch.get_rng_state()
     problems, again = ModuleProblems(SMALL, 3), ModuleProblems(SMALL, 3)
     for number in range(10):
@@ -61,21 +61,17 @@ def test_problems_are_small_networks_over_graphs_and_the_same_for_the_same_seed(
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_random_network_trains_although_it_was_never_drawn():
+def test_a_random_network_has_gradients():
     model = random_network(3, 3, seeded(0))
     data = draw_task(0, dtype=torch.float32).train
     weights = torch.randn(data.agents, model.parameters, generator=seeded(0))
     assert model.gradient(weights, data).abs().amax(1).min() > 0
 
 
-def test_mini_batches_are_refused():
-    with pytest.raises(ValueError, match=r"^batch_share: got 0\.1, but it must be 0"):
-        ModuleProblems(WideConfig(server_share=0.0, batch_share=0.1), 0)
-
-
-def test_servers_are_refused():
-    with pytest.raises(ValueError, match=r"^server_share: got 0\.4, but it must be 0"):
-        ModuleProblems(WideConfig(), 0)
+@pytest.mark.parametrize("name", ["server_share", "batch_share"])
+def test_servers_and_mini_batches_are_refused(name):
+    with pytest.raises(ValueError, match=rf"^{name}: got 0\.1, but it must be 0"):
+        ModuleProblems(replace(SMALL, **{name: 0.1}), 0)
 
 
 def test_the_shipped_recipe_constrains_descent_on_graphs():
@@ -84,7 +80,7 @@ def test_the_shipped_recipe_constrains_descent_on_graphs():
     assert json.loads(json.dumps(to_dict(DEFAULT))) == to_dict(DEFAULT)
 
 
-def test_pretraining_resumes_loads_and_is_refused_elsewhere(tmp_path: Path) -> None:
+def test_pretraining_resumes_and_its_weights_load_as_modules_only(tmp_path: Path) -> None:
     path = tmp_path / "run"
     optimizer, best = pretrain_for_modules(TINY, path)
     before = contents(path)
@@ -96,13 +92,15 @@ def test_pretraining_resumes_loads_and_is_refused_elsewhere(tmp_path: Path) -> N
         assert torch.equal(found, expected)
         assert not found.requires_grad
     assert pretrained.card(path / WEIGHTS_FILE)["recipe"] == to_dict(TINY)
-    with pytest.raises(FileError, match="holds an optimizer of modules, as `fedsurf pre"):
+    with pytest.raises(FileError, match="does not hold an optimizer of softmax heads"):
         fedsurf.load(path / WEIGHTS_FILE)
     with pytest.raises(ValueError, match=r"^name: got 'softmax-head', but .* one of module,"):
         fedsurf.load_for_modules("softmax-head")
 
 
-def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pretraining_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [
         "pretrain-modules", "--folder", str(tmp_path / "run"), "--optimizer.width", "4",
         "--optimizer.local-steps", "2", "--problems.real-share", "0", "--problems.most-agents", "20",
@@ -117,7 +115,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("name", pretrained.MODULE_NAMES)
-def test_what_is_inside_the_package_learns_what_no_head_can(name: str) -> None:
+def test_the_optimizer_inside_the_package_learns_exclusive_or(name: str) -> None:
     """Exclusive or: the label is whether two features have the same sign."""
     optimizer = fedsurf.load_for_modules(name)
     assert pretrained.card(name)["optimizer"] == vars(optimizer.config)

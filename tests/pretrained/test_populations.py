@@ -1,4 +1,4 @@
-"""Clouds of labelled points: what is drawn, and that tests never repeat what trains."""
+"""Populations: drawn examples, and that tests never repeat training examples."""
 
 import math
 
@@ -77,7 +77,7 @@ def labels_in_order(view, population):
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", [SyntheticPopulation.random, SyntheticPopulation.gaussian])
-def test_imitated_features_are_finite_new_each_time_and_within_their_ranges(kind, seed):
+def test_synthetic_features_are_finite_new_each_time_and_within_their_ranges(kind, seed):
     population = kind(seeded(seed))
     assert 2 <= population.classes <= 100
     labels = torch.arange(population.classes).repeat(10)
@@ -107,7 +107,7 @@ def test_gaussian_classes_are_round_and_as_far_apart_as_drawn():
         assert 1 < float(torch.pdist(population.means).mean()) < 12
 
 
-def test_imitated_features_are_of_many_kinds():
+def test_synthetic_features_are_of_many_kinds():
     populations = [SyntheticPopulation.random(seeded(seed)) for seed in range(100)]
     assert {len(population.layers) for population in populations} == {0, 1, 2}
     assert {math.isfinite(population.freedom) for population in populations} == {True, False}
@@ -115,7 +115,7 @@ def test_imitated_features_are_of_many_kinds():
     assert max(population.classes for population in populations) >= 40
 
 
-def test_classes_that_are_far_apart_are_told_apart_and_others_are_not():
+def test_classes_are_from_almost_separable_to_almost_inseparable():
     """From almost separable to almost hopeless, by the nearest mean of the class."""
     scores = []
     for seed in range(20):

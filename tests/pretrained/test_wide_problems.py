@@ -1,4 +1,4 @@
-"""The distribution of problems: the same ones for a seed, within its ranges, and of nothing else."""
+"""The distribution of wide problems: seeds, ranges, shares, and sources of data."""
 
 import math
 from dataclasses import fields, replace
@@ -84,7 +84,7 @@ def same(one, two):
     )
 
 
-def test_the_same_seed_gives_the_same_problems_and_another_one_others(wide, drawn):
+def test_problems_follow_from_the_seed(wide, drawn):
     again = WideProblems(wide.config, seed=0)
     other = WideProblems(wide.config, seed=1)
     for number in (0, 7):
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_problems_and_another_one_others(wide, draw
     assert not same(wide.validation(3), wide.training(3))
 
 
-def test_validation_problems_are_the_same_for_all_seeds_but_for_the_views():
+def test_synthetic_validation_problems_are_the_same_for_all_seeds():
     imitated = WideConfig(real_share=0.0)
     one, two = (WideProblems(imitated, seed).validation(5) for seed in (0, 1))
     assert same(one, two)
@@ -215,7 +215,7 @@ def test_configured_shares_and_sizes_are_kept():
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
 
 
-def test_whom_a_server_calls_changes_nothing_else_of_a_problem(wide):
+def test_the_order_of_calls_changes_nothing_else_of_a_problem(wide):
     random, turns, half = (
         WideProblems(replace(wide.config, real_share=0.0, in_turn_share=share), 0)
         for share in (0.0, 1.0, 0.5)
@@ -273,7 +273,7 @@ def test_rare_classes_are_drawn_with_concentrations_between_a_tenth_and_one():
         ),
     ],
 )
-def test_distributions_that_cannot_be_are_refused(name, value, wanted):
+def test_invalid_configurations_are_refused(name, value, wanted):
     config = replace(WideConfig(), **{name: value})
     with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}"):
         WideProblems(config, 0)

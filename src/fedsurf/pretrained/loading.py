@@ -26,13 +26,6 @@ NAMES = ("softmax-head",)
 """Names of the optimizers of softmax heads inside the package."""
 MODULE_NAMES = ("module",)
 """Names of the optimizers of modules inside the package."""
-_KINDS = {
-    TransferableConfig: "of softmax heads, as `fedsurf pretrain` makes it and fedsurf.load reads it",
-    GradientTransferConfig: (
-        "of modules, as `fedsurf pretrain-modules` makes it and fedsurf.load_for_modules reads it"
-    ),
-}
-"""Descriptions of the kinds of optimizers."""
 
 
 def load(name: str | Path = "softmax-head", *, argument: str = "name") -> Transferable:
@@ -53,7 +46,7 @@ def load(name: str | Path = "softmax-head", *, argument: str = "name") -> Transf
     10
     """
     with _file(name, NAMES, argument) as path:
-        return _read(path, TransferableConfig, Transferable, "a transferable optimizer")
+        return _read(path, TransferableConfig, Transferable, "an optimizer of softmax heads")
 
 
 def load_for_modules(name: str | Path = "module") -> GradientTransfer:
@@ -97,11 +90,6 @@ def _read(
 ) -> Optimizer:
     """Build an optimizer of the shape in a file's metadata, and read its parameters from the file."""
     metadata = read_metadata(path)
-    for other, sort in _KINDS.items():
-        if other is not kind and _is_of(metadata.get("optimizer"), other):
-            raise FileError(
-                f"{path}: holds an optimizer {sort}, but here it must be one {_KINDS[kind]}"
-            )
     try:
         config = from_dict(kind, metadata["optimizer"])
         _check_sizes(config, path.stat().st_size // 4)
@@ -125,11 +113,6 @@ def _check_sizes(config: Any, stored: int) -> None:
             raise ValueError(
                 f"{field.name}: got {getattr(config, field.name)}, but the file is too small"
             )
-
-
-def _is_of(stored: object, kind: type) -> bool:
-    """Return whether the shape in a file's metadata is that of a kind of optimizer."""
-    return isinstance(stored, dict) and set(stored) == {field.name for field in fields(kind)}
 
 
 def _file(
