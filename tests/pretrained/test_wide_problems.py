@@ -14,7 +14,7 @@ from fedsurf.pretrained.recipes import wide_problems as problems_module
 from fedsurf.pretrained.recipes.wide_problems import MAX_SMALL_FEDERATION, WideProblems
 from fedsurf.tasks import sources
 from fedsurf.tasks.dataset import Dataset
-from fedsurf.tasks.partition import ClassImbalanced
+from fedsurf.tasks.distribution import ClassImbalanced
 from fedsurf.unrolled import Transferable, TransferableConfig
 
 DRAWS = 100

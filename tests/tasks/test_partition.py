@@ -1,4 +1,4 @@
-"""Partitions: exact sizes, what is available, and how labels are spread."""
+"""Partitions: exact sizes, limits of the pool, and distributions of labels."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_data import seeded
 
-from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents
+from fedsurf.tasks.distribution import ClassImbalanced, DirichletAgents
 
 PARTITIONS = [ClassImbalanced(10.0), DirichletAgents(0.5)]
 
@@ -23,9 +23,7 @@ def table(labels, classes):
     classes=st.integers(1, 5),
     scarce=st.booleans(),
 )
-def test_every_agent_gets_its_number_and_no_class_is_asked_for_more_than_there_is(
-    partition, seed, sizes, classes, scarce
-):
+def test_sizes_are_exact_and_within_the_limits_of_the_pool(partition, seed, sizes, classes, scarce):
     total = sum(sizes)
     available = torch.full((classes,), total)
     if scarce:
@@ -39,7 +37,7 @@ def test_every_agent_gets_its_number_and_no_class_is_asked_for_more_than_there_i
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_the_same_seed_gives_the_same_labels_and_another_seed_others(partition):
+def test_labels_follow_the_seed(partition):
     available, sizes = torch.full((5,), 1000), torch.full((6,), 20)
     first, again, other = (
         torch.cat(partition.labels(available, sizes, seeded(seed))) for seed in (1, 1, 2)
@@ -49,7 +47,7 @@ def test_the_same_seed_gives_the_same_labels_and_another_seed_others(partition):
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_a_pool_that_is_too_small_is_an_error_that_says_so(partition):
+def test_a_pool_that_is_too_small_is_an_error(partition):
     with pytest.raises(ValueError, match=r"^pool: got 59 examples, but a task needs 60"):
         partition.labels(torch.tensor([30, 29]), torch.tensor([20, 40]), seeded(0))
 
@@ -95,7 +93,7 @@ def test_class_imbalanced_labels_are_spread_evenly_over_the_agents():
     assert 95 < statistic < 210
 
 
-def test_a_small_alpha_makes_heterogeneous_agents_and_a_large_one_alike_agents():
+def test_a_small_alpha_gives_heterogeneous_agents_and_a_large_one_similar_agents():
     available, sizes = torch.full((5,), 10**6), torch.full((200,), 60)
 
     def largest_share(alpha):
@@ -108,7 +106,7 @@ def test_a_small_alpha_makes_heterogeneous_agents_and_a_large_one_alike_agents()
     assert largest_share(1000.0) < 0.35
 
 
-def test_agents_of_a_dirichlet_partition_differ_from_each_other_but_not_all_alike():
+def test_agents_of_a_dirichlet_partition_prefer_different_classes():
     available, sizes = torch.full((5,), 10**6), torch.full((400,), 60)
     counts = table(DirichletAgents(0.3).labels(available, sizes, seeded(7)), 5)
     assert (counts.sum(0) / counts.sum() - 0.2).abs().max() < 0.05

@@ -8,7 +8,7 @@ AgentWeighting = Literal["uniform", "examples"]
 """Weight of an agent in f: 1/n (the paper's), or its share of the examples."""
 
 PartitionKind = Literal["class-imbalanced", "dirichlet"]
-"""How the classes are distributed over tasks and agents; see `tasks.partition`."""
+"""Distribution of the classes over tasks and agents; see `tasks.distribution`."""
 
 TEST_FRACTION = 0.2
 """Share of each class that becomes the test part of data without one."""
@@ -27,7 +27,7 @@ class FeatureConfig:
     source: str = "fashion-mnist-mini"
     """The data: a name that `fedsurf data list` shows, or the path of an .npz file."""
     folder: Path | None = None
-    """Folder with the files of the source, if not the one that `fedsurf data get` fills."""
+    """Folder of the source's files; by default the one that `fedsurf data get` fills."""
     backbone: str = "pca"
     """Feature extractor for images: none (raw pixels), pca (principal components),
     efficientnet-lite0 or resnet18 (followed by principal components)."""

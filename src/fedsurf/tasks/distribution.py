@@ -1,21 +1,113 @@
-"""Task distributions: what tasks are drawn from, for meta-training, validation and meta-test."""
+"""Task distributions: tasks drawn from a pool of examples, for meta-training, validation and meta-test.
 
+A partition decides the labels of all agents' examples; then examples with these labels are drawn.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.checks import check_count, check_kind, check_number, check_option
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.tasks.config import TaskConfig
+from fedsurf.common.randomness import numpy_generator
+from fedsurf.tasks.config import PartitionKind, TaskConfig
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import Features
-from fedsurf.tasks.partition import make_partition
 from fedsurf.tasks.task import Task
 
+MAX_DRAWS = 1000
+"""Number of label distributions that are drawn in search of one that the pool can serve."""
 UNLIMITED = torch.iinfo(torch.int64).max // 2**16
-"""How many examples of a class there are where they are drawn with replacement."""
+"""Number of examples of a class where they are drawn with replacement."""
+
+
+class Partition(Protocol):
+    """Decides the labels of all agents' examples."""
+
+    def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Return the labels of each agent's examples, in random order.
+
+        Parameters
+        ----------
+        available : Tensor
+            Number of examples of each class in the pool, int64 `[classes]`.
+        sizes : Tensor
+            Number of examples of each agent, int64 `[agents]`.
+        generator : torch.Generator
+            Source of all randomness.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ClassImbalanced:
+    """A different label distribution for each task, whose examples are spread evenly over the agents.
+
+    It is drawn from Dirichlet(concentration, …, concentration), on the condition that the pool has enough
+    examples of every class.
+    """
+
+    concentration: float = 10.0
+
+    def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Draw the task's label counts, shuffle the labels and deal them to the agents."""
+        _check_positive("concentration", self.concentration)
+        classes, total = len(available), int(sizes.sum())
+        random = numpy_generator(generator)
+
+        def draw() -> np.ndarray:
+            share = random.dirichlet(np.full(classes, self.concentration))
+            return random.multinomial(total, share)[None]
+
+        counts = _feasible_counts(draw, available, total)[0]
+        labels = torch.arange(classes).repeat_interleave(torch.from_numpy(counts))
+        shuffled = labels[torch.randperm(total, generator=generator)]
+        return list(torch.split(shuffled, sizes.tolist()))
+
+
+@dataclass(frozen=True)
+class DirichletAgents:
+    """A different label distribution for each agent, drawn from Dirichlet(α, …, α).
+
+    The condition is that the pool has enough examples of every class for all agents together.
+    """
+
+    alpha: float = 0.3
+
+    def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
+        """Draw each agent's label counts, and shuffle the labels of each agent."""
+        _check_positive("alpha", self.alpha)
+        classes = len(available)
+        random = numpy_generator(generator)
+
+        def draw() -> np.ndarray:
+            share = random.dirichlet(np.full(classes, self.alpha), size=len(sizes))
+            return random.multinomial(sizes.numpy(), share)
+
+        counts = torch.from_numpy(_feasible_counts(draw, available, int(sizes.sum())))
+        labels = torch.arange(classes).repeat(len(sizes)).repeat_interleave(counts.flatten())
+        return [
+            own[torch.randperm(len(own), generator=generator)]
+            for own in torch.split(labels, sizes.tolist())
+        ]
+
+
+def make_partition(config: TaskConfig) -> Partition:
+    """Return the partition that `config` names.
+
+    Examples
+    --------
+    >>> make_partition(TaskConfig(partition="dirichlet", alpha=0.7))
+    DirichletAgents(alpha=0.7)
+    """
+    check_option(config.partition, PartitionKind, "partition")
+    if config.partition == "dirichlet":
+        return DirichletAgents(config.alpha)
+    return ClassImbalanced(config.concentration)
 
 
 class TaskDistribution:
@@ -30,32 +122,36 @@ class TaskDistribution:
     classes : int
         The number of classes.
     config : TaskConfig
-        What a task looks like.
+        Size and heterogeneity of a task.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import TaskConfig, generator
+    >>> from fedsurf.tasks.distribution import TaskDistribution
+    >>> x, y = torch.randn(200, 4), torch.arange(200) % 2
+    >>> tasks = TaskDistribution(x, y, 2, TaskConfig(agents=5, train_examples=8, test_examples=4))
+    >>> tasks.draw(generator(0)).train.x.shape
+    torch.Size([5, 8, 4])
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int, config: TaskConfig) -> None:
-        for name, value in (("x", x), ("y", y)):
-            if not isinstance(value, Tensor):
-                raise TypeError(
-                    f"{name}: got {type(value).__name__}, but it must be a torch tensor"
-                )
+        check_kind(x, Tensor, "x", "a torch tensor")
+        check_kind(y, Tensor, "y", "a torch tensor")
         if x.dim() != 2 or not x.is_floating_point():
             raise ValueError(
                 f"x: got {x.dtype} of shape {list(x.shape)}, but it must be floating point of shape "
                 "[examples, features]"
             )
-        if y.dtype != torch.int64:
-            raise ValueError(f"y: got labels of type {y.dtype}, but they must be int64")
-        if len(x) != len(y) or y.dim() != 1:
+        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
             raise ValueError(
-                f"y: got shape {list(y.shape)}, but the pool has {len(x)} examples, each with a label"
+                f"y: got {y.dtype} of shape {list(y.shape)}, but it must be int64 of shape [{len(x)}], "
+                "a label for each example"
             )
-        check_whole(classes, "classes")
+        check_count(classes, "classes", 0)
         check_kind(config, TaskConfig, "config", "a TaskConfig")
         for name in ("agents", "train_examples", "test_examples"):
-            check_whole(getattr(config, name), name)
-            if getattr(config, name) < 1:
-                raise ValueError(f"{name}: got {getattr(config, name)}, but it must be at least 1")
+            check_count(getattr(config, name), name)
         fewest = config.fewest_train_examples
         if fewest is not None and not 1 <= fewest <= config.train_examples:
             raise ValueError(
@@ -101,7 +197,7 @@ class TaskDistribution:
         )
 
     def _draw_classes(self, generator: torch.Generator) -> list[int]:
-        """Choose which class of the pool each label of the task stands for."""
+        """Choose the class of the pool behind each label of the task."""
         everything = len(self._members)
         if self.config.permute_labels:
             return torch.randperm(everything, generator=generator)[: self.classes].tolist()
@@ -154,11 +250,11 @@ class TaskDistribution:
         return Examples.pad(torch.split(x, parts), torch.split(y, parts))
 
 
-class Draws(Protocol):
-    """Where tasks come from: a `TaskDistribution`, or anything else that draws them."""
+class TaskSampler(Protocol):
+    """A `TaskDistribution`, or any other object that draws tasks."""
 
     def draw(self, generator: torch.Generator) -> Task:
-        """Draw a task; everything random in it comes from `generator`."""
+        """Draw a task; all its randomness comes from `generator`."""
         ...
 
 
@@ -168,18 +264,18 @@ class MetaTasks:
 
     Attributes
     ----------
-    train, validation, test : Draws
+    train, validation, test : TaskSampler
         For meta-training, for validation and tuning, and for meta-test.
     """
 
-    train: Draws
-    validation: Draws
-    test: Draws
+    train: TaskSampler
+    validation: TaskSampler
+    test: TaskSampler
 
 
 @dataclass(frozen=True)
 class DividedTasks(MetaTasks):
-    """What `meta_tasks` makes of one data set: three parts of it, each drawn from."""
+    """Task distributions over three parts of one data set; `meta_tasks` returns them."""
 
     train: TaskDistribution
     validation: TaskDistribution
@@ -197,15 +293,26 @@ def meta_tasks(
     Parameters
     ----------
     features : Features
-        The data set, e.g. of `load_features`.
+        The data set, such as that of `load_features`.
     config : TaskConfig
-        What tasks are like.
+        Size and heterogeneity of tasks.
     validation_share : float
-        Between 0 and 1.
+        Between 0 and 1, both excluded.
     seed : int
-        Divides the training part.
+        Seed of the division of the training part.
+
+    Examples
+    --------
+    >>> from fedsurf import TaskConfig, generator
+    >>> from fedsurf.tasks.config import FeatureConfig
+    >>> from fedsurf.tasks.distribution import meta_tasks
+    >>> from fedsurf.tasks.features import load_features
+    >>> features = load_features(FeatureConfig(source="digits", components=16))
+    >>> config = TaskConfig(agents=10, train_examples=20, test_examples=5)
+    >>> meta_tasks(features, config).test.draw(generator(0)).agents
+    10
     """
-    check_kind(features, Features, "features", "Features, as fedsurf.load_features returns")
+    check_kind(features, Features, "features", "Features")
     if not 0 < validation_share < 1:
         raise ValueError(
             f"validation_share: got {validation_share}, but it must be between 0 and 1"
@@ -222,3 +329,40 @@ def meta_tasks(
         TaskDistribution(train_x[held_out], train_y[held_out], classes, config),
         TaskDistribution(features.test_x, features.test_y, classes, config),
     )
+
+
+def _feasible_counts(draw: Callable[[], np.ndarray], available: Tensor, total: int) -> np.ndarray:
+    """Draw counts `[…, classes]` until the pool has enough examples of every class."""
+    if not available.any():
+        raise ValueError(f"pool: got no examples, but a task needs {total}")
+    if total > int(available.sum()):
+        raise ValueError(
+            f"pool: got {int(available.sum())} examples, but a task needs {total} different ones; "
+            "take fewer agents or examples, or sample with replacement"
+        )
+    limit = available.numpy()
+    wanted = np.zeros_like(limit)
+    for _ in range(MAX_DRAWS):
+        counts = draw()
+        wanted = counts.sum(0)
+        if (wanted <= limit).all():
+            return counts
+    lacking = np.flatnonzero((limit == 0) & (wanted > 0))
+    if lacking.size:  # sampling with replacement would not help
+        raise ValueError(
+            f"pool: got no examples of the task's class {int(lacking[0])}, and {MAX_DRAWS} draws found no "
+            "label distribution without it; take a pool that has examples of every class, or leave "
+            "that class out and number the others from 0 on"
+        )
+    worst = int((wanted - limit).argmax())
+    raise ValueError(
+        f"pool: got {int(limit[worst])} examples of the task's class {worst}, but it wanted "
+        f"{int(wanted[worst])}, and {MAX_DRAWS} draws found no label distribution that the pool can "
+        "serve; take a more even distribution, fewer examples, or sample with replacement"
+    )
+
+
+def _check_positive(name: str, value: float) -> None:
+    check_number(value, name)
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name}: got {value}, but it must be positive and finite")

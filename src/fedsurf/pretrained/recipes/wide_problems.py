@@ -32,8 +32,8 @@ from fedsurf.pretrained.recipes.populations import (
 from fedsurf.surf.constraints import Unrolled, UnrolledOptimizer
 from fedsurf.surf.training import Problem
 from fedsurf.tasks import sources
+from fedsurf.tasks.distribution import ClassImbalanced, DirichletAgents, Partition
 from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.partition import ClassImbalanced, DirichletAgents, Partition
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.optimizer import Transferable
 
