@@ -52,9 +52,7 @@ class ExactDiffusion(GradientMethod):
         weights = self._first_weights(task, network, generator)
         return DiffusionState(weights, adapted=weights)
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> DiffusionState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Adapt, correct, and combine with the neighbours."""
         state = own_state(state, DiffusionState)
         gradient = self._gradient(state.weights, task, network, generator)

@@ -52,9 +52,7 @@ class EXTRA(GradientMethod):
         weights = self._first_weights(task, network, generator)
         return ExtraState(weights, past=weights)
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> ExtraState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Return (I + S) W − β ∇f(W) less the terms of the step before."""
         state = own_state(state, ExtraState)
         descent = self.step_size * self._gradient(state.weights, task, network, generator)

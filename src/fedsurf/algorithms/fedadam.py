@@ -65,9 +65,7 @@ class FedAdam(ServerMethod):
         zero = torch.zeros_like(weights[0])
         return FedAdamState(weights, first_moment=zero, second_moment=zero + self.tau**2)
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> FedAdamState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Move the server's model by the first moment over the root of the second."""
         state = own_state(state, FedAdamState)
         called = self._call(task, network)

@@ -7,8 +7,10 @@ learning of deep networks from decentralized data", AISTATS 2017.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedsurf.algorithms.algorithm import State
+from fedsurf.algorithms.local import Correction
 from fedsurf.algorithms.server import ServerMethod
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -35,9 +37,14 @@ class FedAvg(ServerMethod):
 
     name = "FedAvg"
 
+    def _correction(self, received: Tensor) -> Correction | None:  # noqa: ARG002
+        """Return a term to add to every gradient, given the received models `[called, parameters]`."""
+        return None
+
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Return the average of the called agents' trained models."""
         called = self._call(task, network)
         received = called.download(state.weights[0])
-        local = self._train(received, called.examples, generator)
+        correction = self._correction(received)
+        local = self._train(received, called.examples, generator, correction=correction)
         return State(called.everywhere(called.average(local)), state.steps + 1)

@@ -55,9 +55,7 @@ class FedAvgM(ServerMethod):
         weights = self._first_weights(task, network, generator)
         return FedAvgMState(weights, velocity=torch.zeros_like(weights[0]))
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> FedAvgMState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Move the server's model along its velocity."""
         state = own_state(state, FedAvgMState)
         called = self._call(task, network)

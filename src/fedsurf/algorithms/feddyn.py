@@ -66,9 +66,7 @@ class FedDyn(ServerMethod):
             weights, gradients=gradients, server_gradient=torch.zeros_like(weights[0])
         )
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> FedDynState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Return the called agents' average, corrected by the server's h."""
         state = own_state(state, FedDynState)
         called = self._call(task, network)

@@ -6,17 +6,15 @@ heterogeneous networks", MLSys 2020.
 
 from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.fedavg import FedAvg
+from fedsurf.algorithms.local import Correction
 from fedsurf.common.checks import check_not_negative
-from fedsurf.network import Network
-from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class FedProx(ServerMethod):
+class FedProx(FedAvg):
     """FedAvg whose agents are drawn to the server's model w_t.
 
     Each called agent k minimises, inexactly by the same K steps from w_t as FedAvg,
@@ -39,14 +37,5 @@ class FedProx(ServerMethod):
         super().__post_init__()
         check_not_negative(self.mu, "mu")
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the average of the called agents' trained models."""
-        called = self._call(task, network)
-        received = called.download(state.weights[0])
-        local = self._train(
-            received,
-            called.examples,
-            generator,
-            correction=lambda weights: self.mu * (weights - received),
-        )
-        return State(called.everywhere(called.average(local)), state.steps + 1)
+    def _correction(self, received: Tensor) -> Correction:
+        return lambda weights: self.mu * (weights - received)

@@ -33,7 +33,7 @@ from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 Solve = Callable[[Tensor, Tensor], Tensor]
-"""Returns weights `[rows, parameters]`, given estimates `[rows, size]` and the weights so far."""
+"""A function from estimates `[rows, size]` and the weights so far to weights `[rows, parameters]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,19 +98,10 @@ class AveragingMethod(ABC):
 def begin_averaging(
     weights: Tensor, statistics: Tensor, network: Network, *, accelerated: bool
 ) -> AveragingState:
-    """Return the state before the first round.
+    """Return the state before the first round, given W_0 and statistics `[agents, size]`.
 
-    Parameters
-    ----------
-    weights : Tensor
-        W_0, `[nodes, parameters]`.
-    statistics : Tensor
-        The agents' statistics, `[agents, size]`.
-    network : Network
-        A star, or a graph with a symmetric S whose rows sum to 1 (`metropolis`).
-    accelerated : bool
-        Chebyshev's acceleration instead of plain gossip. It has no effect through a server, nor on a
-        network with faults or changing links.
+    A graph needs a symmetric S whose rows sum to 1 (`metropolis`). The acceleration has no effect
+    through a server, nor on a network with faults or changing links.
     """
     heard = torch.zeros(len(statistics), dtype=torch.bool)
     if network.server:
@@ -156,13 +147,11 @@ def averaging_step(state: AveragingState, network: Network, solve: Solve) -> Ave
 
 
 def _relaxation(state: AveragingState) -> float:
-    match state.steps:
-        case 0:
-            return 1.0
-        case 1:
-            return 1 / (1 - state.contraction**2 / 2)
-        case _:
-            return 1 / (1 - state.contraction**2 * state.relaxation / 4)
+    if state.steps == 0:
+        return 1.0
+    if state.steps == 1:
+        return 1 / (1 - state.contraction**2 / 2)
+    return 1 / (1 - state.contraction**2 * state.relaxation / 4)
 
 
 def _moved(values: Tensor, before: Tensor) -> Tensor:

@@ -67,9 +67,7 @@ class GradientTracking(GradientMethod):
         zero = torch.zeros_like(weights)
         return TrackingState(weights, tracker=zero, gradient=zero, previous=weights)
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> TrackingState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Update the tracker, Y(l) = S·Y(l−1) + ∇f(W(l)) − ∇f(W(l−1)); then W(l+1).
 
         Both products belong to one round, since Y(l−1) and W(l) are known at its beginning.

@@ -4,6 +4,7 @@ R. A. Fisher, "The use of multiple measurements in taxonomic problems", Annals o
 1936; the shrinkage of J. H. Friedman, "Regularized discriminant analysis", JASA 84(405), 1989.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,30 @@ MAX_MATRIX_NUMBERS = 2**22
 
 
 @dataclass(frozen=True)
-class LDA(AveragingMethod):
+class MomentMethod(AveragingMethod):
+    """A closed form for heads, solved from averaged class sums, counts and second moments."""
+
+    model: SoftmaxHead
+
+    def __post_init__(self) -> None:
+        check_head(self.model, self.name)
+
+    def _statistics(self, task: Task, weights: Tensor) -> Tensor:  # noqa: ARG002
+        check_head_fits(self.model, task)
+        check_precision(task, self.name)
+        return moments(task.train, task.classes)
+
+    def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
+        size = max(1, MAX_MATRIX_NUMBERS // self.model.features**2)
+        groups = zip(torch.split(estimates, size), torch.split(weights, size), strict=True)
+        return torch.cat([self._solve_group(*group) for group in groups])
+
+    @abstractmethod
+    def _solve_group(self, estimates: Tensor, weights: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class LDA(MomentMethod):
     """Average moments and solve for the linear discriminants.
 
     Every class is Gaussian with its own mean μ_c and share π_c of the examples, and all classes have
@@ -51,27 +75,17 @@ class LDA(AveragingMethod):
     'LDA'
     """
 
-    model: SoftmaxHead
     shrinkage: float = 0.1
     """The shrinkage s, above 0 and at most 1."""
     name = "LDA"
 
     def __post_init__(self) -> None:
-        check_head(self.model, self.name)
+        super().__post_init__()
         check_number(self.shrinkage, "shrinkage")
         if not 0 < self.shrinkage <= 1:
             raise ValueError(
                 f"shrinkage: got {self.shrinkage}, but it must be above 0 and at most 1"
             )
-
-    def _statistics(self, task: Task, weights: Tensor) -> Tensor:  # noqa: ARG002
-        check_head_fits(self.model, task)
-        check_precision(task, self.name)
-        return moments(task.train, task.classes)
-
-    def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
-        groups = in_groups(estimates, weights, self.model.features)
-        return torch.cat([self._solve_group(*group) for group in groups])
 
     def _solve_group(self, estimates: Tensor, weights: Tensor) -> Tensor:
         features = self.model.features
@@ -109,12 +123,6 @@ def split_moments(statistics: Tensor, classes: int, features: int) -> tuple[Tens
     place[row, column] = place[column, row] = torch.arange(len(row))
     second = statistics[:, first:].index_select(1, place.flatten())
     return sums, counts, second.reshape(-1, features, features)
-
-
-def in_groups(estimates: Tensor, weights: Tensor, features: int) -> list[tuple[Tensor, Tensor]]:
-    """Split agents into groups whose matrices `[group, features, features]` fit into `MAX_MATRIX_NUMBERS`."""
-    size = max(1, MAX_MATRIX_NUMBERS // features**2)
-    return list(zip(torch.split(estimates, size), torch.split(weights, size), strict=True))
 
 
 def solve_positive(matrices: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

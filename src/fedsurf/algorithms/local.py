@@ -33,24 +33,11 @@ def local_descent(
     momentum: float = 0.0,
     correction: Correction | None = None,
 ) -> Tensor:
-    """Take `steps` gradient steps at every agent, each step on new mini-batches.
+    """Take `steps` gradient steps at every agent from `weights[agents, parameters]`.
 
-    Parameters
-    ----------
-    model : Model
-        The model that agents train.
-    weights : Tensor
-        Initial weights, `[agents, parameters]`.
-    examples : Examples
-        Their training examples.
-    generator : torch.Generator
-        Draws the mini-batches.
-    steps, step_size, batch_size
-        Number and length of the steps, and the examples of a mini-batch (all where None).
-    momentum : float
-        Heavy ball: v ← momentum · v + gradient; w ← w − step_size · v, with v = 0 at the start.
-    correction : callable or None
-        Term that is added to every gradient (a proximal term, a control variate).
+    Every step draws new mini-batches, or takes all examples if `batch_size` is None. The momentum is a
+    heavy ball: v ← momentum · v + gradient; w ← w − step_size · v, with v = 0 at the start. The
+    correction, e.g. a proximal term or a control variate, is added to every gradient.
     """
     velocity = torch.zeros_like(weights)
     for _ in range(steps):
@@ -72,23 +59,11 @@ def local_optimum(
     iterations: int = 200,
     tolerance: float = 1e-6,
 ) -> Tensor:
-    """Minimise each agent's f_i(w) + (strength/2) ‖w‖² by L-BFGS, all agents at once.
+    """Minimise each agent's f_i(w) + (strength/2) ‖w‖² from `weights[agents, parameters]` by L-BFGS.
 
-    Parameters
-    ----------
-    model : Model
-        The model that agents train.
-    weights : Tensor
-        Initial weights, `[agents, parameters]`.
-    examples : Examples
-        Their training examples.
-    strength : float
-        The penalty's strength.
-    iterations : int
-        Maximum number of steps.
-    tolerance : float
-        Largest entry of the gradient at which an agent stops, but no less than 100 times the rounding
-        of a number near 1. An agent also stops when no shorter step descends.
+    All agents step together, each with its own curvature and line search. An agent stops when no entry
+    of its gradient is above `tolerance` (or 100 times the rounding of a number near 1), when no shorter
+    step descends, or after `iterations` steps.
     """
 
     def objective(at: Tensor) -> Tensor:

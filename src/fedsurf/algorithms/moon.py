@@ -81,9 +81,7 @@ class MOON(ServerMethod):
         weights = self._first_weights(task, network, generator)
         return MOONState(weights, previous=network.agent_rows(weights))
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> MOONState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Return the average of the called agents' trained models."""
         state = own_state(state, MOONState)
         called = self._call(task, network)

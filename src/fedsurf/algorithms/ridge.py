@@ -11,16 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.checks import check_head, check_head_fits, check_precision
-from fedsurf.algorithms.gossip import AveragingMethod
-from fedsurf.algorithms.lda import in_groups, moments, solve_positive, split_moments
+from fedsurf.algorithms.lda import MomentMethod, solve_positive, split_moments
 from fedsurf.common.checks import check_positive
-from fedsurf.models import SoftmaxHead
-from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Ridge(AveragingMethod):
+class Ridge(MomentMethod):
     """Average moments and solve the ridge regression of all N examples to one-hot labels.
 
         minimise (1/2N) Σ_i ‖Wᵀ x_i + b − y_i‖² + (strength/2) ‖W‖²,
@@ -37,23 +33,13 @@ class Ridge(AveragingMethod):
     'ridge'
     """
 
-    model: SoftmaxHead
     strength: float = 0.1
     """The penalty's strength, positive; the bias is free."""
     name = "ridge"
 
     def __post_init__(self) -> None:
-        check_head(self.model, self.name)
+        super().__post_init__()
         check_positive(self.strength, "strength")
-
-    def _statistics(self, task: Task, weights: Tensor) -> Tensor:  # noqa: ARG002
-        check_head_fits(self.model, task)
-        check_precision(task, self.name)
-        return moments(task.train, task.classes)
-
-    def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
-        groups = in_groups(estimates, weights, self.model.features)
-        return torch.cat([self._solve_group(*group) for group in groups])
 
     def _solve_group(self, estimates: Tensor, weights: Tensor) -> Tensor:
         sums, counts, second = split_moments(estimates, self.model.classes, self.model.features)

@@ -67,9 +67,7 @@ class SCAFFOLD(ServerMethod):
             weights, variates=variates, server_variate=torch.zeros_like(weights[0])
         )
 
-    def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> SCAFFOLDState:
+    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
         """Move the model and the server's variate by the mean changes of the called agents."""
         state = own_state(state, SCAFFOLDState)
         called = self._call(task, network)
