@@ -19,9 +19,17 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 
 import fedsurf
-from fedsurf.common import data_files
-from fedsurf.common.data_files import array_names, column_names, read_arrays, read_columns
-from fedsurf.common.files import FileError, read_all_tensors, read_json, read_metadata
+from fedsurf.common import files
+from fedsurf.common.files import (
+    FileError,
+    array_names,
+    column_names,
+    read_all_tensors,
+    read_arrays,
+    read_columns,
+    read_json,
+    read_metadata,
+)
 from fedsurf.common.writing import write_json, write_tensors
 from fedsurf.estimator.saved import SavedClassifier
 from fedsurf.tasks.sources.formats import read_npz
@@ -291,7 +299,7 @@ def test_odd_pandas_metadata_of_parquet_give_a_file_error_or_a_table(tmp_path, m
 
 
 def test_a_parquet_file_that_unpacks_to_far_more_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_files, "MAX_UNPACKED_BYTES", 2**20)
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 2**20)
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"x": np.zeros(2**21), "y": np.zeros(2**21)}), path)
     with pytest.raises(FileError, match=r"a\.parquet: takes \d+ bytes when it is unpacked"):

@@ -10,8 +10,7 @@ import pytest
 from flowers import NAMES, rows, write
 from sklearn.datasets import load_iris
 
-from fedsurf.common.data_files import column_names, read_columns
-from fedsurf.common.files import FileError
+from fedsurf.common.files import FileError, column_names, read_columns
 from fedsurf.estimator.tables import read_features, read_labelled, spelled_as
 
 

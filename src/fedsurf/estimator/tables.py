@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsurf.common.data_files import array_names, column_names, read_arrays, read_columns
-from fedsurf.common.files import FileError
+from fedsurf.common.files import FileError, array_names, column_names, read_arrays, read_columns
 from fedsurf.common.text import counted, listed
 from fedsurf.estimator.validation import Array
 from fedsurf.tasks.dataset import split
