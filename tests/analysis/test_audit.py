@@ -1,10 +1,8 @@
 """Audits: interventions, the rule of the verdict, and audits of real optimizers."""
 
-import csv
 import json
 import sys
 from dataclasses import replace
-from importlib.resources import files
 
 import experiments
 import naive
@@ -14,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf import Experiment, Study, StudyConfig, audit, load, pretrained
+from fedsurf import Experiment, Study, StudyConfig, audit, load
 from fedsurf.algorithms import DGD
 from fedsurf.algorithms.algorithm import Start, State
 from fedsurf.algorithms.centralised import Centralised
@@ -424,60 +422,3 @@ class TestAudit:
     def test_one_task_is_too_few(self, digits):
         with pytest.raises(ValueError, match="tasks: got 1, but it must be at least 2"):
             audit(dgd(), Study(replace(STUDY, tasks=1), features=digits))
-
-
-class TestCommand:
-    def test_auditing_a_run_writes_numbers_and_a_figure(self, trained, tmp_path, capsys):
-        figure, folder = tmp_path / "figure.svg", tmp_path / "audit"
-        command = ["audit", str(trained), "--tasks", "3", "--agents", "4"]
-        assert run([*command, "--figure", str(figure), "--folder", str(folder)]) == 0
-        shown = " ".join(capsys.readouterr().out.split())
-        assert "U-DGD learned a classifier, not how to learn" in shown
-        assert "name other data" in shown
-        assert figure.read_text().lstrip().startswith("<?xml")
-        written = json.loads((folder / "audit.json").read_text())
-        assert written["verdict"] == "learned a classifier"
-        assert written["tasks"] == 3
-        rows = list(csv.DictReader((folder / "audit.csv").open()))
-        assert [row["name"] for row in rows] == [row["name"] for row in written["rows"]]
-        assert float(rows[1]["accuracy"]) == written["rows"][1]["accuracy"]
-
-    def test_a_pretrained_optimizer_is_audited_by_name_and_by_file(self, capsys):
-        options = ["--tasks", "2", "--rounds", "6", "--agents", "10", "--json"]
-        assert run(["audit", "softmax-head", *options]) == 0
-        named = json.loads(capsys.readouterr().out)
-        inside = files(pretrained) / "softmax-head.safetensors"
-        assert run(["audit", str(inside), *options]) == 0
-        assert json.loads(capsys.readouterr().out) == named
-        assert named["verdict"] == "learned to learn"
-        assert named["study"]["data"]["source"] == "digits"
-        assert "did not have" in named["rows"][5]["note"]
-
-    def test_a_run_can_be_audited_on_another_study_that_fits(self, trained, capsys):
-        assert run(["audit", str(trained), "--study", "digits", "--tasks", "2"]) == 1
-        assert "got 32 features and 10 classes" in capsys.readouterr().err
-        assert run(["audit", str(trained), "--study", "digits-star", "--tasks", "2"]) == 1
-        assert "must be a study over a graph" in " ".join(capsys.readouterr().err.split())
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            (["nowhere"], "run: got 'nowhere'"),
-            (["nowhere.safetensors"], "nowhere.safetensors: there is no such file"),
-            (["softmax-head", "--study", "nothing"], "study: got 'nothing'"),
-            (["softmax-head", "--tasks", "1"], "tasks: got 1"),
-            (["softmax-head", "--rounds", "0"], "rounds: got 0"),
-            (["softmax-head", "--other", "nothing"], "other: got 'nothing'"),
-        ],
-    )
-    def test_invalid_options_exit_with_1_and_name_the_argument(self, options, message, capsys):
-        assert run(["audit", *options]) == 1
-        assert message in " ".join(capsys.readouterr().err.split())
-
-    def test_a_run_takes_no_rounds(self, trained, capsys):
-        assert run(["audit", str(trained), "--rounds", "5"]) == 1
-        assert "rounds: got 5" in capsys.readouterr().err
-
-    def test_a_checkpoint_of_a_run_is_refused(self, trained, capsys):
-        assert run(["audit", str(trained / "best.safetensors")]) == 1
-        assert "does not hold a transferable optimizer" in " ".join(capsys.readouterr().err.split())

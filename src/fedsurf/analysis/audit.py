@@ -193,7 +193,8 @@ def audit(
     rows = [runs.untouched, *data, runs.on_other_data(other)]
     if type(study) is Study:  # a subclass may not follow changes of its configuration
         count = config.task.agents
-        numbers = (_even(count // 2), 2 * count) if agents is None else agents
+        half = count // 2 + count // 2 % 2  # even, as a graph of odd degree needs it
+        numbers = (half, 2 * count) if agents is None else agents
         rows += [runs.over_network(*change) for change in _other_networks(config)]
         rows += [runs.with_agents(number) for number in numbers]
     return Audit(subject.name, config, rows, verdict)
@@ -362,8 +363,3 @@ def _saw(subject: Subject, source: str) -> bool:
         name.removesuffix("-mini").removesuffix("-5k") for name in (source, *subject.seen)
     )
     return whole in seen
-
-
-def _even(number: int) -> int:
-    """Round up to an even number: a graph of odd degree has an even number of agents."""
-    return number + number % 2

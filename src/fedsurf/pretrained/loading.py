@@ -91,11 +91,11 @@ def _read(
     """Build an optimizer of the shape in a file's metadata, and read its parameters from the file."""
     metadata = read_metadata(path)
     try:
-        config = from_dict(kind, metadata["optimizer"])
+        config = from_dict(kind, metadata.get("optimizer"), "optimizer")
         _check_sizes(config, path.stat().st_size // 4)
         optimizer = make(config, generator(0, "parameters"))
         optimizer.float()  # the type of the file, whatever torch's default is
-    except (KeyError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise FileError(f"{path}: does not hold {what} ({error})") from error
     try:
         read_tensors_into(path, dict(optimizer.named_parameters()))
