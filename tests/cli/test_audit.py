@@ -76,4 +76,6 @@ def test_a_run_takes_no_rounds(trained, capsys):
 
 def test_a_checkpoint_of_a_run_is_refused(trained, capsys):
     assert run(["audit", str(trained / "best.safetensors")]) == 1
-    assert "does not hold an optimizer of softmax heads" in " ".join(capsys.readouterr().err.split())
+    assert "does not hold an optimizer of softmax heads" in " ".join(
+        capsys.readouterr().err.split()
+    )
