@@ -7,20 +7,19 @@ FIGURE/                   figure.png, figure.svg, data.csv, data.json, claims.js
 report.html, report/      the report, and the same in Markdown with its pictures
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, cast
 
 from torch import Tensor
 
 from fedsurf import pretrained
-from fedsurf.common.configuration import differences, to_dict
+from fedsurf.common.cache import Cache
+from fedsurf.common.configuration import differences
 from fedsurf.common.files import FileError, read_all_tensors, read_json, read_metadata
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.writing import write_json, write_tensors
@@ -58,7 +57,8 @@ _WORK: dict[ArtifactKind, str] = {
 }
 _GRAPHS = {"regular": "3-regular", "erdos-renyi": "random graph", "star": "server"}
 
-Config = TypeVar("Config")
+OpenObservers = Callable[[], AbstractContextManager[Sequence[Observer]]]
+"""Opens observers of meta-training, such as a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,6 @@ class Artifact:
     rounds: int = 0
 
     @property
-    def key(self) -> str:
-        """Checksum of the kind, the configuration, and the pretrained optimizer if it takes part."""
-        surf_t = pretrained.digest() if self.kind in ("pretrained", "norms") else ""
-        return digest([to_dict(self), surf_t])
-
-    @property
     def title(self) -> str:
         """Name in progress messages and the report."""
         work = f"{_WORK[self.kind]} {self.method}".strip()
@@ -100,12 +94,12 @@ class Artifact:
     @property
     def trained(self) -> ExperimentConfig:
         """The configuration of the optimizer, of kinds that have one."""
-        return _given(self.optimizer)
+        return cast(ExperimentConfig, self.optimizer)
 
     @property
     def tasks(self) -> StudyConfig:
         """The configuration of the study, of kinds that have one."""
-        return _given(self.study)
+        return cast(StudyConfig, self.study)
 
     @property
     def needs(self) -> "tuple[Artifact, ...]":
@@ -154,16 +148,14 @@ class ArtifactStore:
         folder: Path,
         size: Size,
         progress: OpenBar = silent,
-        observers: Callable[[], AbstractContextManager[Sequence[Observer]]] = lambda: nullcontext(
-            ()
-        ),
+        observers: OpenObservers = lambda: nullcontext(()),
     ) -> None:
         self.folder, self.size = folder, size
         self.progress, self.observers = progress, observers
 
     def has(self, artifact: Artifact) -> bool:
         """Whether an artefact is finished."""
-        return self._file(artifact).is_file()
+        return self.file(artifact).is_file()
 
     def make(self, artifact: Artifact) -> float:
         """Make an artefact unless it is finished; return the seconds that it took."""
@@ -174,20 +166,22 @@ class ArtifactStore:
             made = MAKERS[artifact.kind](self, artifact)
             seconds = round(perf_counter() - start, 1)
             about = {"title": artifact.title, "seconds": seconds, "content": made.content}
-            write_tensors(self._file(artifact), made.tensors, about)
+            write_tensors(self.file(artifact), made.tensors, about)
         return perf_counter() - start
 
     def read(self, artifact: Artifact) -> Made:
         """Read a finished artefact."""
-        file = self._file(artifact)
+        file = self.file(artifact)
         return Made(read_all_tensors(file), read_metadata(file)["content"])
 
     def run_folder(self, config: ExperimentConfig) -> Path:
         """Return the folder of an optimizer's meta-training."""
-        return self.folder / "runs" / digest(to_dict(config))
+        return self.folder / "runs" / self.file(Artifact("optimizer", config)).stem
 
-    def _file(self, artifact: Artifact) -> Path:
-        return self.folder / "artefacts" / f"{artifact.kind}-{artifact.key}.safetensors"
+    def file(self, artifact: Artifact) -> Path:
+        """Return the file of an artefact, by its configuration, and SURF-T's weights if it takes part."""
+        surf_t = pretrained.digest() if artifact.kind in ("pretrained", "norms") else ""
+        return Cache(self.folder / "artefacts").path(artifact.kind, [artifact, surf_t])
 
 
 def open_folder(folder: Path, about: Mapping[str, Any], *, resume: bool) -> None:
@@ -244,14 +238,3 @@ def source_name(source: str) -> str:
 def slug(label: str) -> str:
     """Return a label as part of a file name."""
     return re.sub(r"[^a-z0-9.]+", "-", label.lower().replace("α", "alpha")).strip("-")
-
-
-def digest(content: Any) -> str:
-    """Return a short checksum of plain values."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _given(config: Config | None) -> Config:
-    if config is None:
-        raise ValueError("artifact: got no configuration, but its kind needs one")
-    return config

@@ -80,7 +80,6 @@ class Claim:
     criterion: str
     """The rule by which it is judged."""
     left: Number
-    """The numbers that are compared, the paper's method first."""
     right: Number
     """The numbers that are compared, the paper's method first."""
     holds: bool
@@ -179,11 +178,6 @@ def same(left: Measured, right: Measured, margin: float = SAME_MARGIN) -> Judgem
     close = abs(float(difference.mean())) <= margin
     alike = bool(within_error(difference.mean().abs(), error)) and bool(error.isfinite())
     return Number.of(*left), Number.of(*right), close or alike
-
-
-def drops_less(left: Measured, right: Measured) -> Judgement:
-    """Judge that the first drop is smaller than the second, task by task."""
-    return Number.of(*left), Number.of(*right), above(right[1], left[1])
 
 
 def drop(label: str, before: Tensor, after: Tensor) -> Number:

@@ -10,7 +10,6 @@ from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import run
-from fedsurf.network.config import GraphKind
 from fedsurf.paper.artefacts import Artifact
 from fedsurf.paper.making import features_of, study_of
 from fedsurf.paper.sizes import Size
@@ -30,19 +29,14 @@ INTERVENTIONS = 12
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a meta-training step by the kind of graph, and of work on one task."""
+    """Seconds of a meta-training step without and with a server, and of work on one task."""
 
-    steps: Mapping[GraphKind, float]
+    steps: Mapping[bool, float]
     gradient: float
     """A round of DGD."""
     record: float
     """Measuring accuracy and loss after a round."""
     centralised: float
-
-
-def estimate(size: Size, artifacts: Sequence[Artifact], jobs: int = 1) -> float:
-    """Return about how many seconds it takes to make artefacts in `jobs` processes."""
-    return total_seconds(size, artifacts, measure(size, artifacts), jobs)
 
 
 def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: int) -> float:
@@ -54,8 +48,8 @@ def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: i
 def measure(size: Size, artifacts: Sequence[Artifact]) -> Pace:
     """Time a little of everything that the artefacts need."""
     configs = [artifact.trained for artifact in artifacts if artifact.kind == "optimizer"]
-    by_graph = {config.network.graph.kind: config for config in configs}
-    steps = {kind: time_step(config) for kind, config in by_graph.items()}
+    by_server = {config.network.graph.kind == "star": config for config in configs}
+    steps = {server: time_step(config) for server, config in by_server.items()}
     study = study_of(size.study_of(configs[0] if configs else size.regular))
     task, network = study.test_tasks(study.config.seeds[0])[0], study.network(0)
     dgd = method_named("dgd").make(study.model, study.start, {})
@@ -93,7 +87,7 @@ def seconds_of(artifact: Artifact, size: Size, pace: Pace) -> float:
     """Return about how long an artefact takes."""
     if artifact.kind == "optimizer":
         surf = artifact.trained.surf
-        step = pace.steps[artifact.trained.network.graph.kind]
+        step = pace.steps[artifact.trained.network.graph.kind == "star"]
         validations = surf.steps // surf.validate_every * surf.validation_tasks
         return step * (surf.steps + VALIDATION_COST * validations)
     if artifact.kind in ("tuning", "method"):

@@ -86,7 +86,7 @@ def _optimizer(store: ArtifactStore, artifact: Artifact) -> Made:
         Experiment(config, features_of(config.data)).train(
             folder, resume=True, observers=[StepTimer(folder / PACE_FILE), *observers]
         )
-    return Made({}, {"run": f"runs/{folder.name}"})
+    return Made({}, {})
 
 
 def _load(store: ArtifactStore, config: ExperimentConfig) -> Experiment:

@@ -14,19 +14,18 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from fedsurf.common.configuration import differences, to_dict
+from fedsurf.common.configuration import differences, from_dict, to_dict
 from fedsurf.common.files import FileError, read_json
 from fedsurf.common.text import counted
 from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import save
 from fedsurf.evaluation.presets import preset
-from fedsurf.paper.artefacts import describe, finished_in, read_about, source_name
+from fedsurf.paper.artefacts import describe, finished_in, read_about, slug, source_name
 from fedsurf.paper.claims import Claim, count_text
 from fedsurf.paper.figures import FIGURES
 from fedsurf.paper.figures.drawing import draw_learning_curves
 from fedsurf.paper.figures.figure import UNTUNED
-from fedsurf.paper.figures.saved import SavedFigure, read_figure
 from fedsurf.paper.making import PACE_FILE
 from fedsurf.paper.sizes import parameters_of, size_named
 from fedsurf.surf.loop import RunFolder
@@ -35,6 +34,8 @@ WIDE_RATIO = 1.6
 """Ratio of width and height above which a picture takes the whole width of the page."""
 MAX_TIMES = 12
 """Artefacts whose time is shown, the longest."""
+FIGURE_FILES = ("claims", "config", "data")
+"""JSON files of a figure."""
 NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
 """Fields of meta-training that the paper does not give."""
 
@@ -68,8 +69,8 @@ def write_report(folder: Path) -> dict[str, list[Claim]]:
         for ending in ("svg", "png"):
             save(drawing, place / f"meta-training.{ending}")
     for figure in figures:
-        with replacing(place / f"{figure.name}.png") as temporary:
-            shutil.copyfile(figure.folder / "figure.png", temporary)
+        with replacing(place / f"{figure['name']}.png") as temporary:
+            shutil.copyfile(folder / figure["name"] / "figure.png", temporary)
     context = context_of(folder, figures, trained)
     environment = Environment(
         loader=PackageLoader("fedsurf.paper"),
@@ -84,7 +85,7 @@ def write_report(folder: Path) -> dict[str, list[Claim]]:
         text = environment.get_template(path.name).render(context)
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    claims = {figure.name: figure.claims for figure in figures}
+    claims = {figure["name"]: figure["claims"] for figure in figures}
     plain = {name: [claim.to_dict() for claim in found] for name, found in claims.items()}
     write_json(place / "claims.json", plain)
     return claims
@@ -106,51 +107,65 @@ def meta_trainings(folder: Path) -> list[MetaTraining]:
 
 
 def context_of(
-    folder: Path, figures: Sequence[SavedFigure], trained: Sequence[MetaTraining]
+    folder: Path, figures: Sequence[Mapping[str, Any]], trained: Sequence[MetaTraining]
 ) -> dict[str, Any]:
     """Return the values of the templates: texts and formatted numbers, not yet escaped."""
     about = read_about(folder)
     size, times = size_named(about["preset"]), finished_in(folder)
-    versions = [figure.config["made_with"] for figure in figures]
     curves = folder / "report" / "meta-training.svg"
+    minutes = round(sum(seconds for _, seconds in times) / 60)
     return {
         "size": size,
-        "count": count_text([claim for figure in figures for claim in figure.claims]),
+        "count": count_text([claim for figure in figures for claim in figure["claims"]]),
         "deviation": f"{size.regular.optimizer.initial_deviation:g}",
-        "figures": [figure_context(figure) for figure in figures],
+        "figures": figures,
         "curves": curves if curves.is_file() else None,
         "trained": [_trained_row(one) for one in trained],
         "deviations": _deviation_rows(trained),
-        "audits": _audits_of(figures),
+        "audits": {name: one for figure in figures for name, one in figure["audits"].items()},
         "data": [_data_text(name, data) for name, data in about["data"].items()],
         "tuning_tasks": counted(size.tuning_tasks, "validation task"),
-        "commits": sorted({one["commit"] for one in versions if "commit" in one}),
-        "versions": list(
-            dict.fromkeys(", ".join(f"{k} {v}" for k, v in one.items()) for one in versions)
-        ),
-        "work": (
-            f"{counted(round(sum(seconds for _, seconds in times) / 60), 'minute')} of work for "
-            f"{counted(len(times), 'artefact')}"
-        ),
+        "versions": list(dict.fromkeys(figure["versions"] for figure in figures)),
+        "work": f"{counted(minutes, 'minute')} of work for {counted(len(times), 'artefact')}",
         "times": [[title, f"{seconds:,.0f}"] for title, seconds in times[:MAX_TIMES]],
     }
 
 
-def figure_context(figure: SavedFigure) -> dict[str, Any]:
-    """Return the values of the templates for one figure."""
-    configs = [one["config"] for one in figure.config["optimizers"].values()]
-    data = dict.fromkeys(_source_text(config["data"]) for config in configs)
-    return {
-        "name": figure.name,
-        "title": figure.config["title"],
-        "about": f"{figure.config['about']} Data: {'; '.join(data)}.",
-        "caption": figure.data["caption"],
-        "svg": figure.folder / "figure.svg",
-        "wide": _ratio_of(figure.folder / "figure.svg") > WIDE_RATIO,
-        "claims": figure.claims,
-        "audits": {label: audit["sentence"] for label, audit in figure.audits.items()},
-        "methods": _method_rows(figure),
-    }
+def read_figure(folder: Path) -> dict[str, Any] | None:
+    """Read the files of a figure as values of the templates; None if it is not finished."""
+    if not (folder / "claims.json").is_file():
+        return None
+    claims, config, data = (read_json(folder / f"{name}.json") for name in FIGURE_FILES)
+    try:
+        optimizers = {
+            label: from_dict(ExperimentConfig, one["config"])
+            for label, one in config["optimizers"].items()
+        }
+        sources = dict.fromkeys(_source_text(to_dict(one.data)) for one in optimizers.values())
+        audits = {
+            label: read_json(folder / "audit" / f"{slug(label)}.json") for label in optimizers
+        }
+        return {
+            "name": folder.name,
+            "title": config["title"],
+            "about": f"{config['about']} Data: {'; '.join(sources)}.",
+            "caption": data["caption"],
+            "svg": folder / "figure.svg",
+            "wide": _ratio_of(folder / "figure.svg") > WIDE_RATIO,
+            "claims": [Claim.from_dict(claim) for claim in claims],
+            "verdicts": {label: audit["sentence"] for label, audit in audits.items()},
+            "audits": {
+                describe(optimizers[label]): {
+                    "sentence": audit["sentence"],
+                    "rows": _audit_rows(audit),
+                }
+                for label, audit in audits.items()
+            },
+            "methods": _method_rows(data["curves"]),
+            "versions": ", ".join(f"{k} {v}" for k, v in config["made_with"].items()),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{folder}: damaged, or of another version ({error})") from error
 
 
 def deviations(config: ExperimentConfig) -> list[str]:
@@ -196,17 +211,6 @@ def _deviation_rows(trained: Sequence[MetaTraining]) -> Rows:
     return [["; ".join(found), text] for text, found in names.items()]
 
 
-def _audits_of(figures: Sequence[SavedFigure]) -> dict[str, dict[str, Any]]:
-    """Return the sentence and the table of each optimizer's audit, once, by the optimizer's name."""
-    found: dict[str, dict[str, Any]] = {}
-    for figure in figures:
-        for label, audit in figure.audits.items():
-            run = RunFolder((figure.folder / figure.config["optimizers"][label]["run"]).resolve())
-            name = describe(run.read_config(ExperimentConfig))
-            found.setdefault(name, {"sentence": audit["sentence"], "rows": _audit_rows(audit)})
-    return found
-
-
 def _audit_rows(audit: Mapping[str, Any]) -> Rows:
     return [
         [
@@ -221,10 +225,10 @@ def _audit_rows(audit: Mapping[str, Any]) -> Rows:
     ]
 
 
-def _method_rows(figure: SavedFigure) -> Rows:
+def _method_rows(curves: Sequence[Mapping[str, Any]]) -> Rows:
     """Return the classical methods of a figure with their settings and final accuracy."""
     rows = []
-    for curve in figure.data["curves"]:
+    for curve in curves:
         if curve["kind"] == "tuned" or curve["kind"] in UNTUNED:
             end = curve["points"][-1]
             rows.append(

@@ -12,7 +12,7 @@ from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import lock_folder
 from fedsurf.paper.artefacts import Artifact, ArtifactStore, open_folder
 from fedsurf.paper.claims import Claim
-from fedsurf.paper.estimate import duration_text, estimate
+from fedsurf.paper.estimate import duration_text, measure, total_seconds
 from fedsurf.paper.figures.figure import PaperFigure
 from fedsurf.paper.figures.saved import checksum_of, write_figure
 from fedsurf.paper.making import features_of
@@ -71,7 +71,8 @@ def reproduce(
         say(f"Reproducing {names} at the size {size.name}: {size.description}.")
         remaining = f"{len(left)} of {counted(len(artifacts), 'artefact')} to make"
         if left:
-            remaining += f", about {duration_text(estimate(size, left, jobs))} on this machine"
+            seconds = total_seconds(size, left, measure(size, left), jobs)
+            remaining += f", about {duration_text(seconds)} on this machine"
         say(f"{remaining}.")
         count = len(artifacts) - len(left)
 

@@ -7,7 +7,6 @@ from typing import Literal
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.presets import preset
 from fedsurf.network.config import FaultConfig, GraphConfig, NetworkConfig
-from fedsurf.surf.config import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled.config import UDGDConfig
 
@@ -60,21 +59,21 @@ class Size:
     """U-DGD on CIFAR-10 through a server."""
     ablation: ExperimentConfig
     """U-DGD on MNIST over a 3-regular graph, with the descending constraints."""
-    rounds: int
+    rounds: int = 200
     """Rounds of the classical methods over graphs."""
-    star_rounds: int
+    star_rounds: int = 50
     """Rounds of the classical methods through a server."""
-    star_early: int
+    star_early: int = 25
     """Rounds through a server after which the classical methods are judged."""
-    tasks: int
+    tasks: int = 30
     """Number of meta-test tasks."""
-    audit_tasks: int
+    audit_tasks: int = 10
     """Meta-test tasks of each audit."""
-    audit_agents: tuple[int, ...] | None
+    audit_agents: tuple[int, ...] | None = None
     """Other numbers of agents in audits; None: half and twice as many."""
-    trials: int
+    trials: int = 12
     """Settings of each classical method that tuning tries."""
-    tuning_tasks: int
+    tuning_tasks: int = 3
     """Validation tasks on which tuning tries them."""
     alphas: tuple[float, ...] = (1.0, 0.7, 0.3)
     """Dirichlet parameters of the heterogeneous agents, the least heterogeneous first."""
@@ -147,18 +146,16 @@ def _from_file(file: Path, components: int | None) -> FeatureConfig:
 
 
 _SMOKE = preset("smoke")
-_SMOKE_SURF = replace(_SMOKE.surf, steps=40, validate_every=20, validation_tasks=3)
 _SMOKE_REGULAR = replace(
     _SMOKE,
     task=TaskConfig(agents=12, train_examples=12, test_examples=4, replacement=True),
-    surf=_SMOKE_SURF,
+    surf=replace(_SMOKE.surf, steps=40, validate_every=20, validation_tasks=3),
 )
 
 _MNIST = preset("mnist")
-_DESKTOP_SURF: SurfConfig = replace(_MNIST.surf, steps=2500)
 _CIFAR = FeatureConfig(source="cifar10", backbone="efficientnet-lite0", components=32)
 _SERVER = NetworkConfig(graph=GraphConfig(kind="star"), reporting=10)
-_DESKTOP_REGULAR = replace(_MNIST, data=_CIFAR, surf=_DESKTOP_SURF)
+_DESKTOP_REGULAR = replace(_MNIST, data=_CIFAR, surf=replace(_MNIST.surf, steps=2500))
 
 # Meta-training takes hours, so validations are frequent: the learning curve shows progress early.
 _PAPER_REGULAR, _PAPER_STAR = (
@@ -167,7 +164,7 @@ _PAPER_REGULAR, _PAPER_STAR = (
 )
 _PAPER_MNIST = FeatureConfig(source="mnist", backbone="resnet18", components=None)
 
-SIZES: dict[SizeName, Size] = {
+SIZES: dict[str, Size] = {
     "smoke": Size(
         "smoke",
         "digits instead of both data sets, 12 agents, 3 layers; takes seconds, to test that it runs",
@@ -198,12 +195,6 @@ SIZES: dict[SizeName, Size] = {
         random=NetworkConfig(graph=GraphConfig(kind="erdos-renyi", probability=0.1)),
         star=replace(_DESKTOP_REGULAR, network=_SERVER, optimizer=UDGDConfig(filter_order=1)),
         ablation=_MNIST,
-        rounds=200,
-        star_rounds=50,
-        star_early=25,
-        tasks=30,
-        audit_tasks=10,
-        audit_agents=None,
         trials=8,
         tuning_tasks=2,
     ),
@@ -214,14 +205,6 @@ SIZES: dict[SizeName, Size] = {
         random=preset("paper-random").network,
         star=_PAPER_STAR,
         ablation=replace(_PAPER_REGULAR, data=_PAPER_MNIST),
-        rounds=200,
-        star_rounds=50,
-        star_early=25,
-        tasks=30,
-        audit_tasks=10,
-        audit_agents=None,
-        trials=12,
-        tuning_tasks=3,
     ),
 }
 
@@ -237,7 +220,6 @@ def parameters_of(config: ExperimentConfig) -> int:
 
 def size_named(name: str) -> Size:
     """Return the size of this name."""
-    for size in SIZES.values():
-        if size.name == name:
-            return size
-    raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(SIZES)}")
+    if name not in SIZES:
+        raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(SIZES)}")
+    return SIZES[name]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedsurf.paper.artefacts import Artifact, ArtifactStore
-from fedsurf.paper.claims import Claim, drops_less
+from fedsurf.paper.claims import Claim, Number, above
 from fedsurf.paper.figures.ablation import WITH, WITHOUT, optimizers, sources_of
 from fedsurf.paper.figures.drawing import Panel, draw
 from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, curve_of_ends
@@ -32,10 +32,9 @@ def judge(with_: Curve, without: Curve, stale: Sequence[int]) -> list[Claim]:
                 "is notably slower than that of the case with no constraints.",
                 f"With {count} stale agents the accuracy drops by less with constraints than without, by "
                 "more than two standard errors of the difference, task by task.",
-                *drops_less(
-                    (f"drop {WITH}, {count} stale agents", drops[0]),
-                    (f"drop {WITHOUT}", drops[1]),
-                ),
+                Number.of(f"drop {WITH}, {count} stale agents", drops[0]),
+                Number.of(f"drop {WITHOUT}", drops[1]),
+                above(drops[1], drops[0]),
                 unit="points",
                 note=f"The loss changes by {losses[0]:+.3f} with and by {losses[1]:+.3f} without.",
             )

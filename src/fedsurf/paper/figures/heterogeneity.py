@@ -14,7 +14,7 @@ from fedsurf.paper.figures.figure import (
     Source,
     curve_of,
 )
-from fedsurf.paper.figures.speed import ACCURACY, artifacts_of, beats_all, curves_of
+from fedsurf.paper.figures.speed import ACCURACY, artifacts_of, beats_all, curves_of, reached
 from fedsurf.paper.sizes import Size
 
 MEASURED = "pooled_accuracy"
@@ -67,12 +67,16 @@ def _make(store: ArtifactStore) -> FigureResult:
 
 def slower_degradation(curves: Sequence[Curve], first: str, last: str) -> Claim:
     """Judge that U-DGD's accuracy drops less between two panels than that of every classical method."""
-    mine = _drop(curves, "U-DGD", ["the paper's"], first, last)
-    methods = list(dict.fromkeys(curve.label for curve in curves if curve.kind == "tuned"))
+
+    def drops(kinds: Sequence[CurveKind], suffix: str = "") -> list[Number]:
+        before, after = (
+            reached([curve for curve in curves if curve.panel == panel], kinds, MEASURED)
+            for panel in (first, last)
+        )
+        return [drop(f"{name}{suffix}", before[name], after[name]) for name in before]
 
     def judge(kinds: Sequence[CurveKind], settings: str) -> Judgement:
-        drops = [_drop(curves, name, kinds, first, last, settings) for name in methods]
-        least = min(drops, key=lambda number: number.mean)
+        mine, least = drops(["the paper's"])[0], min(drops(kinds, settings), key=lambda n: n.mean)
         return mine, least, smaller(mine, least)
 
     return Claim(
@@ -81,25 +85,9 @@ def slower_degradation(curves: Sequence[Curve], first: str, last: str) -> Claim:
         "methods.",
         f"From {first} to {last} U-DGD's accuracy at its end drops by less than that of every tuned "
         "method, by more than two standard errors of the difference.",
-        *judge(["tuned"], "tuned"),
+        *judge(["tuned"], ", tuned"),
         unit="points",
-    ).with_untuned(judge(UNTUNED, "the paper's settings"))
-
-
-def _drop(
-    curves: Sequence[Curve],
-    label: str,
-    kinds: Sequence[CurveKind],
-    first: str,
-    last: str,
-    settings: str = "",
-) -> Number:
-    ends = {
-        curve.panel: curve.at(MEASURED)
-        for curve in curves
-        if curve.label == label and curve.kind in kinds
-    }
-    return drop(f"{label}, {settings}" if settings else label, ends[first], ends[last])
+    ).with_untuned(judge(UNTUNED, ", the paper's settings"))
 
 
 HETEROGENEITY = PaperFigure(

@@ -3,38 +3,18 @@
 import hashlib
 import platform
 import subprocess
-from dataclasses import dataclass
 from importlib.metadata import version
 from os.path import relpath
 from pathlib import Path
 from shutil import which
-from typing import Any
 
 from fedsurf.common.configuration import to_dict
-from fedsurf.common.files import FileError, read_json
 from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.plots import save
 from fedsurf.paper.artefacts import Artifact, ArtifactStore, slug
-from fedsurf.paper.claims import Claim
 from fedsurf.paper.figures.figure import FigureResult, PaperFigure
 
 PACKAGES = ("fedsurf", "torch", "numpy", "scikit-learn", "cooper-optim")
-
-
-@dataclass(frozen=True)
-class SavedFigure:
-    """A figure as read from its folder, with the contents of its files."""
-
-    folder: Path
-    claims: list[Claim]
-    config: dict[str, Any]
-    data: dict[str, Any]
-    audits: dict[str, dict[str, Any]]
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-        return self.folder.name
 
 
 def write_figure(store: ArtifactStore, figure: PaperFigure, result: FigureResult) -> None:
@@ -64,22 +44,6 @@ def write_figure(store: ArtifactStore, figure: PaperFigure, result: FigureResult
     )
     # Last, so that a figure with claims is complete.
     write_json(folder / "claims.json", [claim.to_dict() for claim in result.claims])
-
-
-def read_figure(folder: Path) -> SavedFigure | None:
-    """Read the files of a figure; None if it is not finished."""
-    if not (folder / "claims.json").is_file():
-        return None
-    config, data = read_json(folder / "config.json"), read_json(folder / "data.json")
-    try:
-        claims = [Claim.from_dict(claim) for claim in read_json(folder / "claims.json")]
-        audits = {
-            label: read_json(folder / "audit" / f"{slug(label)}.json")
-            for label in config["optimizers"]
-        }
-    except (KeyError, TypeError) as error:
-        raise FileError(f"{folder}: damaged, or of another version ({error})") from error
-    return SavedFigure(folder, claims, config, data, audits)
 
 
 def made_with() -> dict[str, str]:
