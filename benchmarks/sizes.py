@@ -1,7 +1,7 @@
 """A fit of agents of very different size against one of agents of one size, with the same rows.
 
 The sizes of the agents fall as 1, 1/2, 1/3, …, so that the largest of 100 holds a fifth of all rows. Agents
-work in cohorts of similar size; beside that stands how long it takes if all are padded to the largest.
+work in groups of similar size, compared with the time where all are padded to the largest.
 
     python benchmarks/sizes.py [--rows 20000] [--agents 100] [--features 64]
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsurf import FederatedClassifier
 from fedsurf.estimator.validation import Array
-from fedsurf.tasks import cohorts
+from fedsurf.tasks import groups
 
 CLASSES = 10
 
@@ -48,13 +48,13 @@ def main() -> None:
     seconds(x[:500], y[:500], owner[:500])  # what is made once
     equal = seconds(x, y, np.arange(len(x)) % options.agents)
     unequal = seconds(x, y, owner)
-    cohorts.ORDINARY = x.size * options.agents  # more than any problem has
+    groups.MAX_ORDINARY_SIZE = x.size * options.agents  # more than any problem has
     padded = seconds(x, y, owner)
     largest = int(np.bincount(owner).max())
     print(
         f"{options.rows:,} rows of {options.features} features, {options.agents} agents, the largest "
         f"with {largest:,} rows\n"
-        f"in cohorts {unequal / equal:.1f} times as long as with agents of one size, "
+        f"in groups {unequal / equal:.1f} times as long as with agents of one size, "
         f"all padded to the largest {padded / equal:.1f} times"
     )
 

@@ -41,7 +41,7 @@ from fedsurf.estimator.validation import (
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Calling, Network
 from fedsurf.pretrained import load
-from fedsurf.tasks.cohorts import parts_of, split
+from fedsurf.tasks.groups import split_examples, split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, Scaling
@@ -343,7 +343,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         staged, records = [], []
         state = algorithm.init(task, network, random)
         members = state.groups
-        parts = parts_of(examples, members)
+        parts = split_examples(examples, members)
         for layer in range(algorithm.steps + 1):
             if layer:
                 state = algorithm.step(state, task, network, random)
@@ -353,7 +353,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not weights.isfinite().all():
                 raise diverged(network)
             mean = weights.mean(0, keepdim=True)
-            own = [head.accuracy(*one) for one in zip(split(weights, members), parts, strict=True)]
+            own = [
+                head.accuracy(*one)
+                for one in zip(split_groups(weights, members), parts, strict=True)
+            ]
             staged.append(_matrix(mean, head)[0])
             records.append(
                 {

@@ -22,7 +22,7 @@ from fedsurf.network import (
     check_graph,
     make_graph,
 )
-from fedsurf.tasks.unpadded import UnpaddedExamples
+from fedsurf.tasks.groups import UnpaddedExamples
 
 MAX_DEFAULT_AGENTS = 10
 """Default number of agents that rows are dealt to."""

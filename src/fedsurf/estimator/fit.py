@@ -30,7 +30,7 @@ from fedsurf.estimator.saved import FILE, SavedClassifier
 from fedsurf.estimator.tables import LabelledTable, read_features, read_labelled, spelled_as
 from fedsurf.estimator.validation import Array
 from fedsurf.models import SoftmaxHead
-from fedsurf.tasks.cohorts import divided, join, parts_of
+from fedsurf.tasks.groups import group_agents, join_groups, split_examples
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, layer_count
 
 MAX_BATCH_SCORES = 20_000_000
@@ -258,12 +258,12 @@ def alone_accuracy(x: Array, y: Array, owner: Array, test_x: Array, test_y: Arra
     agents = int(owner.max()) + 1
     examples = examples_of(scaler.transform(x), labels, owner, agents)
     head = SoftmaxHead(x.shape[1], len(classes))
-    members, penalty = divided(examples), agents / len(y)
+    members, penalty = group_agents(examples), agents / len(y)
     found = [
         local_optimum(head, part.x.new_zeros(part.agents, head.parameters), part, penalty)
-        for part in parts_of(examples, members)
+        for part in split_examples(examples, members)
     ]
-    trained = join(found, members)
+    trained = join_groups(found, members)
     heads = trained.reshape(agents, head.features + 1, head.classes).mT
     return heads_accuracy(heads, classes, scaler.transform(test_x), test_y)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.unpadded import UnpaddedExamples
+from fedsurf.tasks.groups import UnpaddedExamples
 
 
 @dataclass(frozen=True)

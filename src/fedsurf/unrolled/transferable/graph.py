@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedsurf.network import Network
-from fedsurf.tasks.cohorts import split
+from fedsurf.tasks.groups import split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import GRAPH_CALLS, schedule
 from fedsurf.unrolled.transferable.local import by_group, sketches
@@ -125,7 +125,7 @@ def _recentred(
         sketch = sketches(examples, groups, directions)
     else:
         centre = common_centre(moments, state.sums, algorithm.model.features)
-        centres = split(centre, groups)
+        centres = split_groups(centre, groups)
         examples = tuple(own.recentred(to) for own, to in zip(state.examples, centres, strict=True))
     describe = partial(contribution, directions=directions, centred=False)
     own = by_group(describe, groups, examples, sketch)

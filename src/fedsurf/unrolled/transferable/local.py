@@ -10,7 +10,7 @@ the sums are averaged along with the heads in the first rounds; through a server
 in them send theirs, and the server pools them. From these, agents estimate each feature's mean and unit
 (`feature_units`), first from their own examples, then better in each of these rounds.
 
-Agents whose numbers of examples differ a lot are in groups (`tasks.cohorts`), each padded to its own
+Agents whose numbers of examples differ a lot are in groups (`tasks.groups`), each padded to its own
 largest agent. An operation on examples is for one group; `by_group` applies it to all of them.
 """
 
@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedsurf.tasks.cohorts import join, split
 from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.groups import join_groups, split_groups
 
 FAST_MULTIPLE = 8
 """Products are up to a third faster where the number of rows is a multiple of this."""
@@ -53,17 +53,19 @@ def by_group(function: Callable[..., Rows], groups: Groups, *values: Any) -> Row
     parts = [function(*own) for own in zip(*(split_rows(v, groups) for v in values), strict=True)]
     if len(parts) == 1:
         return parts[0]
-    return type(parts[0])(*(join(rows, groups) for rows in zip(*parts, strict=True)))
+    return type(parts[0])(*(join_groups(rows, groups) for rows in zip(*parts, strict=True)))
 
 
 def split_rows(values: Any, groups: Groups) -> Sequence[Any]:
     """Return each group's part of one of the values of `by_group`."""
     if isinstance(values, Tensor):
-        return split(values, groups)
+        return split_groups(values, groups)
     if not hasattr(values, "_fields"):
         items: Sequence[Any] = values
         return items
-    return [type(values)(*own) for own in zip(*(split(v, groups) for v in values), strict=True)]
+    return [
+        type(values)(*own) for own in zip(*(split_groups(v, groups) for v in values), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,13 @@ class LocalExamples:
 
 def sketches(examples: tuple[LocalExamples, ...], groups: Groups, directions: Tensor) -> Tensor:
     """Return the sketches of all groups, `[agents, k, features]`."""
-    return join([own.sketch(directions) for own in examples], groups)
+    return join_groups([own.sketch(directions) for own in examples], groups)
 
 
 def joined_units(examples: tuple[LocalExamples, ...], groups: Groups) -> Tensor | None:
     """Return the units of all groups, `[agents, features]`; None for 1."""
     units = [own.unit for own in examples if own.unit is not None]
-    return join(units, groups) if units else None
+    return join_groups(units, groups) if units else None
 
 
 def of_agents(

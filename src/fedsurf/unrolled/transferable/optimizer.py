@@ -34,7 +34,7 @@ from fedsurf.algorithms.checks import check_batch_size, check_fits, check_head_f
 from fedsurf.common.checks import check_option
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.tasks.cohorts import divided, join, parts_of, split
+from fedsurf.tasks.groups import group_agents, join_groups, split_examples, split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import (
     CONSTRAINT_COUNT,
@@ -193,12 +193,12 @@ class TransferState(State):
     @property
     def counts(self) -> Tensor:
         """The number of each agent's examples, `[agents, 1]`."""
-        return join([own.count[:, 0] for own in self.examples], self.groups)
+        return join_groups([own.count[:, 0] for own in self.examples], self.groups)
 
     @property
     def centre(self) -> Tensor:
         """Each agent's centre, raw, `[agents, features]`."""
-        return join([own.centre for own in self.examples], self.groups)
+        return join_groups([own.centre for own in self.examples], self.groups)
 
     @property
     def unit(self) -> Tensor | None:
@@ -272,10 +272,12 @@ class TransferableAlgorithm:
         check_fits(task, network)
         check_head_fits(self.model, task)
         check_averaging(network.shift)
-        groups = divided(task.train)
+        groups = group_agents(task.train)
         spreads = torch.empty(task.agents, 0, dtype=task.train.dtype)
         if self.standardising:
-            spreads = join([own_spreads(part) for part in parts_of(task.train, groups)], groups)
+            spreads = join_groups(
+                [own_spreads(part) for part in split_examples(task.train, groups)], groups
+            )
         examples = self.local_examples(task, groups, spreads)
         directions = self.directions(network, spreads)
         sketch = sketches(examples, groups, directions)
@@ -378,11 +380,11 @@ class TransferableAlgorithm:
         self, task: Task, groups: Groups, spreads: Tensor, heard: Tensor | int = 1
     ) -> tuple[LocalExamples, ...]:
         """Standardise each group's examples by `spreads`, averaged over `heard` agents, if enabled."""
-        parts = parts_of(task.train, groups)
+        parts = split_examples(task.train, groups)
         if not self.standardising:
             return tuple(LocalExamples.of(part, task.classes) for part in parts)
         found = (one.expand(task.agents, -1) for one in self.units(task, spreads, heard))
-        own = (split(one, groups) for one in found)
+        own = (split_groups(one, groups) for one in found)
         return tuple(
             LocalExamples.of(part, task.classes, centre, unit)
             for part, centre, unit in zip(parts, *own, strict=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.network import Network
-from fedsurf.tasks.cohorts import split
+from fedsurf.tasks.groups import split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.graph import bounded, head_mass
@@ -65,7 +65,7 @@ def round_through_server(
     groups, examples = of_agents(state.groups, state.examples, called)
     own = Contribution(state.own_sums[called], state.own_moments[called])
     if state.reports:
-        centres = split(common_centre(moments, sums, features), groups)
+        centres = split_groups(common_centre(moments, sums, features), groups)
         examples = tuple(one.recentred(to) for one, to in zip(examples, centres, strict=True))
         describe = partial(contribution, directions=directions, centred=False)
         own = by_group(describe, groups, examples, state.sketch[called])

@@ -1,4 +1,4 @@
-"""Examples row after row: the same as padded ones to whoever asks."""
+"""Examples without padding: equal to padded ones."""
 
 import pytest
 import random_data
@@ -13,8 +13,8 @@ from fedsurf.analysis.interventions import (
     shuffle_labels,
 )
 from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.groups import UnpaddedExamples
 from fedsurf.tasks.task import Task
-from fedsurf.tasks.unpadded import UnpaddedExamples
 
 FEATURES, CLASSES = 3, 4
 
@@ -37,7 +37,7 @@ def assert_same(found, wanted):
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_they_are_the_same_as_padded_ones(sizes, data):
+def test_unpadded_examples_equal_padded_ones(sizes, data):
     unpadded, padded = both(sizes)
     assert_same(unpadded, padded)
     assert_same(unpadded.pooled(), padded.pooled())
@@ -62,7 +62,7 @@ def test_mini_batches_and_means_are_the_same():
     assert torch.equal(unpadded.mean(values), padded.mean(values))
 
 
-def test_every_row_is_somebodys():
+def test_every_row_has_a_place():
     unpadded, padded = both([2, 1, 3])
     places = [unpadded.place(row) for row in range(6)]
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
@@ -70,7 +70,7 @@ def test_every_row_is_somebodys():
         assert torch.equal(padded.x[place], unpadded.rows[row])
 
 
-def test_a_task_says_whose_example_is_wrong():
+def test_a_task_names_the_agent_of_a_wrong_example():
     unpadded, _ = both([2, 1, 3])
     Task(unpadded, unpadded, CLASSES)
     unpadded.rows[4, 1] = torch.nan
@@ -89,7 +89,7 @@ def test_a_task_refuses_agents_without_examples():
         Task(unpadded, unpadded, CLASSES)
 
 
-def test_nothing_is_padded_to_be_shown_or_checked():
+def test_nothing_is_padded_for_repr_or_checks():
     unpadded, _ = both([4, 1])
     Task(unpadded, unpadded, CLASSES)
     assert repr(unpadded) == "UnpaddedExamples(5 rows of 2 agents)"
@@ -99,7 +99,7 @@ def test_nothing_is_padded_to_be_shown_or_checked():
 
 
 @pytest.mark.parametrize(("rows", "labels"), [(4, 3), (3, 4), (4, 4)])
-def test_rows_that_are_nobodys_are_refused(rows, labels):
+def test_rows_without_an_agent_are_refused(rows, labels):
     with pytest.raises(ValueError, match=r"^sizes: got 3 rows of all agents, but there are"):
         UnpaddedExamples(torch.zeros(rows, 2), torch.zeros(labels, dtype=torch.int64), [2, 1])
 
@@ -114,7 +114,7 @@ def test_examples_of_agents_of_one_size_are_not_copied():
 @pytest.mark.parametrize(
     "intervention", [blank_features, shuffle_labels, rename_labels, rotate_features]
 )
-def test_interventions_do_the_same_to_them(intervention):
+def test_interventions_do_the_same_to_unpadded_examples(intervention):
     unpadded, padded = both([2, 4])
     found, wanted = (
         intervention(Task(part, part, CLASSES), random_data.seeded(2))

@@ -1,4 +1,4 @@
-"""Cohorts: who works with whom, and that it makes no difference but to the time."""
+"""Groups of agents of similar size: the same results in less time."""
 
 import itertools
 
@@ -15,10 +15,10 @@ from fedsurf import FederatedClassifier
 from fedsurf.estimator.fit import alone_accuracy
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks import cohorts
+from fedsurf.tasks import groups
 from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.groups import UnpaddedExamples
 from fedsurf.tasks.task import Task
-from fedsurf.tasks.unpadded import UnpaddedExamples
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.transferable.local import FeatureRangeError
 from fedsurf.unrolled.transferable.newton import LocalProblem
@@ -29,10 +29,10 @@ SIZES = [9, 1, 30, 8, 2, 28]
 
 @pytest.fixture
 def many(monkeypatch):
-    """Have cohorts of agents of about one size in the smallest problems, too."""
-    monkeypatch.setattr(cohorts, "ORDINARY", 0)
-    monkeypatch.setattr(cohorts, "PADDING", 20)
-    monkeypatch.setattr(cohorts, "SHARE", 0.0)
+    """Make groups of agents of about one size in the smallest problems, too."""
+    monkeypatch.setattr(groups, "MAX_ORDINARY_SIZE", 0)
+    monkeypatch.setattr(groups, "MAX_PADDING", 20)
+    monkeypatch.setattr(groups, "MAX_PADDING_SHARE", 0.0)
 
 
 def unequal(features, *, gaps=False):
@@ -83,8 +83,8 @@ def run(task, *, star=False, learned=None, **options):
 def test_agents_are_divided_by_size_with_little_padding(sizes, features, ordinary):
     counts = torch.tensor(sizes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cohorts, "ORDINARY", ordinary)
-        found = cohorts.divided(of_sizes(sizes, features))
+        patch.setattr(groups, "MAX_ORDINARY_SIZE", ordinary)
+        found = groups.group_agents(of_sizes(sizes, features))
     assert sorted(torch.cat(found).tolist()) == list(range(len(sizes)))
     assert all(agents.tolist() == sorted(agents.tolist()) for agents in found)
     if len(sizes) * max(sizes) * features <= ordinary:
@@ -92,26 +92,26 @@ def test_agents_are_divided_by_size_with_little_padding(sizes, features, ordinar
         return
     for agents in found:
         own = counts[agents]
-        limit = max(cohorts.PADDING, cohorts.SHARE * int(own.sum()) * features)
+        limit = max(groups.MAX_PADDING, groups.MAX_PADDING_SHARE * int(own.sum()) * features)
         assert int((own.max() - own).sum()) * features <= limit
     spans = [(int(counts[agents].max()), int(counts[agents].min())) for agents in found]
     assert all(low >= high for (_, low), (high, _) in itertools.pairwise(spans))
 
 
-def test_problems_of_meta_training_and_agents_of_one_size_are_one_cohort():
+def test_problems_of_meta_training_and_agents_of_one_size_are_one_group():
     sizes = [1] * 99 + [100]
-    assert len(cohorts.divided(of_sizes(sizes, 320))) == 1
-    assert len(cohorts.divided(of_sizes([100 * size for size in sizes], 320))) == 2
+    assert len(groups.group_agents(of_sizes(sizes, 320))) == 1
+    assert len(groups.group_agents(of_sizes([100 * size for size in sizes], 320))) == 2
     for sizes, features in (([10_000] * 50, 64), ([46, 45] * 50, 10_000)):
-        (every,) = cohorts.divided(of_sizes(sizes, features))
+        (every,) = groups.group_agents(of_sizes(sizes, features))
         assert torch.equal(every, torch.arange(len(sizes)))
 
 
-def test_a_cohort_is_padded_to_its_largest_agent_only(many):
+def test_a_group_is_padded_to_its_largest_agent_only(many):
     task = unequal(4)
-    members = cohorts.divided(task.train)
+    members = groups.group_agents(task.train)
     assert [agents.tolist() for agents in members] == [[2, 5], [0, 3], [1, 4]]
-    parts = cohorts.parts_of(task.train, members)
+    parts = groups.split_examples(task.train, members)
     assert [part.x.shape[1] for part in parts] == [30, 9, 2]
     for part, agents in zip(parts, members, strict=True):
         for place, agent in enumerate(agents.tolist()):
@@ -126,7 +126,7 @@ def test_a_cohort_is_padded_to_its_largest_agent_only(many):
 )
 @pytest.mark.parametrize("features", [5, 40])
 @pytest.mark.parametrize("gaps", [False, True])
-def test_a_run_in_cohorts_is_that_of_all_at_once(request, gaps, features, options, star):
+def test_a_run_in_groups_is_that_of_all_at_once(request, gaps, features, options, star):
     task = unequal(features, gaps=gaps)
     alone = run(task, star=star, **options)
     assert len(alone.groups) == 1
@@ -169,7 +169,7 @@ def without_confidence(learned):
     return learned
 
 
-def test_mini_batches_of_cohorts_are_of_their_own_examples(many, monkeypatch):
+def test_mini_batches_of_groups_are_of_their_own_examples(many, monkeypatch):
     task, seen = unequal(5, gaps=True), []
 
     def batch(outlook, size, generator):
@@ -192,7 +192,7 @@ def test_mini_batches_of_cohorts_are_of_their_own_examples(many, monkeypatch):
             assert (found.sum(0) <= 1).all()
 
 
-def test_agents_alone_are_as_good_in_cohorts(request):
+def test_agents_alone_are_as_good_in_groups(request):
     pool = unequal(7).train.pooled()
     x, y, owner = pool.x[0].numpy(), pool.y[0].numpy(), np.repeat(np.arange(AGENTS), SIZES)
     alone = alone_accuracy(x, y, owner, x, y)
@@ -201,7 +201,7 @@ def test_agents_alone_are_as_good_in_cohorts(request):
 
 
 @pytest.mark.parametrize("graph", ["ring", "star"])
-def test_the_classifier_does_the_same_in_cohorts(request, graph):
+def test_the_classifier_does_the_same_in_groups(request, graph):
     x, y = (
         part[0].numpy() for part in vars(unequal(7).train.pooled()).values() if part is not None
     )
