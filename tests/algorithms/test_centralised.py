@@ -51,18 +51,6 @@ def test_it_agrees_with_scikit_learn(strength):
     assert Centralised(strength).accuracy(task) == pytest.approx(share, abs=1 / 1000)
 
 
-def test_no_weights_nearby_are_better():
-    task, head = draw_task(2, agents=4, train=20), SoftmaxHead(3, 3)
-    weights, pool = Centralised(1e-2).weights(head, task), task.train.pooled()
-
-    def objective(rows):
-        return head.loss(rows, pool) + 5e-3 * rows[:, :9].square().sum(1)
-
-    random = torch.Generator().manual_seed(0)
-    for row in torch.randn(50, 1, 12, generator=random, dtype=torch.float64):
-        assert objective(weights[None] + 1e-2 * row) > objective(weights[None])
-
-
 @pytest.mark.parametrize("seen", [[1, 3], [0, 2, 3], [4]])
 def test_classes_without_training_examples_never_win(seen):
     train = draw_examples(3, 4, 20, classes=len(seen))
@@ -97,12 +85,6 @@ def test_any_module_is_trained_to_where_its_gradient_vanishes():
     accuracy = trained.accuracy(task, model)
     assert accuracy == float(model.accuracy(weights[None], task.test.pooled()))
     assert abs(accuracy - Centralised(1e-2).accuracy(task)) < 0.05
-
-
-def test_a_linear_module_and_a_head_score_alike():
-    task = draw_task(6, agents=4, train=30, test=200)
-    linear = Centralised(1e-2).accuracy(task, ModuleModel(nn.Linear(3, 3)))
-    assert linear == pytest.approx(Centralised(1e-2).accuracy(task), abs=0.01)
 
 
 def test_real_features_in_float32(digits):

@@ -365,6 +365,6 @@ def test_a_model_with_a_hidden_layer_learns_unless_the_method_is_for_heads(name)
     task = draw_task(13, AGENTS, train=20, dtype=torch.float32)
     network = Subject(name, star=method.runs_on == "server").network()
     made = method.make(model, Start(0.0, 0.5), {})
-    found = run(made, task, network, 60)
-    assert model.loss(end(made, task, network, 60)[-AGENTS:], task.train).mean() < 0.9
-    assert found.loss[-1] < found.loss[0]
+    found = run(made, task, network, 30)
+    assert found.gradient_norm[-1] < found.gradient_norm[0]
+    assert found.pooled_accuracy[-1] > 0.6

@@ -5,7 +5,7 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from convex import Ridge, distances, heterogeneous_task, optimum
+from convex import Ridge, distances, heterogeneous_task
 from hypothesis import given
 from hypothesis import strategies as st
 from random_data import real_examples, seeded, weights
@@ -61,31 +61,6 @@ def test_local_steps_bias_it_and_a_smaller_step_less():
         assert found[-1] == pytest.approx(found[-5], rel=1e-3)  # it has settled
     assert ends[0][-1] / ends[1][-1] == pytest.approx(2, rel=0.3)
     assert ends[1][-1] / ends[2][-1] == pytest.approx(2, rel=0.3)
-
-
-def test_agents_with_the_same_data_reach_their_optimum_together():
-    task, model = heterogeneous_task(), Ridge(2, 3)
-    pool = task.train.pooled().of(torch.zeros(6, dtype=torch.int64))
-    shared = type(task)(pool, pool, task.classes)
-    method = DFedAvgM(model, 0.2, batch_size=None)
-    found = distances(method, shared, Network(nx.cycle_graph(6), "metropolis"), 120)
-    assert found[-1] < 1e-6
-    torch.testing.assert_close(optimum(model, shared), optimum(model, task))
-
-
-def test_a_single_agent_does_gradient_descent_whose_momentum_restarts():
-    task, network = draw_task(3, agents=1), Network(nx.empty_graph(1))
-    method = DFedAvgM(HEAD, 0.3, local_steps=4, momentum=0.6, batch_size=None)
-    state = method.init(task, network, seeded(4))
-    descended = state.weights.clone().requires_grad_()
-    for _ in range(3):
-        state = method.step(state, task, network, seeded(0))
-        plain = torch.optim.SGD([descended], lr=0.3, momentum=0.6)
-        for _ in range(4):
-            plain.zero_grad()
-            HEAD.loss(descended, task.train).sum().backward()
-            plain.step()
-    torch.testing.assert_close(state.weights, descended.detach())
 
 
 # Quantised
@@ -163,17 +138,6 @@ def test_with_many_bits_it_is_near_the_unquantised_one(make):
     assert apart[0] < 1e-7
     assert apart[0] < apart[1] / 100 < 1e-4
     assert apart[1] < apart[2] < 0.5
-
-
-def test_the_agents_agree_the_better_the_more_bits():
-    task, model = heterogeneous_task(), Ridge(2, 3)
-    ends = []
-    for bits in (None, 8, 3):
-        network = Network(nx.cycle_graph(6), "metropolis")
-        method = DFedAvgM(model, 0.02, momentum=0.0, batch_size=None, bits=bits)
-        ends.append(distances(method, task, network, 150)[-1])
-    assert ends[1] == pytest.approx(ends[0], rel=0.05)
-    assert ends[1] < ends[2] < 1
 
 
 @pytest.mark.parametrize(
