@@ -153,7 +153,11 @@ def test_a_reader_of_the_table_may_stop_reading(fitted, unbuffered):
     [
         ("x,label\n1,a\ntwo,b\n", [], "column 'x': got 'two' (row 2), but features must be"),
         ("x,label\n1,a\n2,a\n", [], "label 'label': got one class only (a)"),
-        ("x,label\n1,a\n2,b\n", ["--agents", "9"], "agents: got 9, but it must be between 1 and 2"),
+        (
+            "x,label\n1,a\n2,b\n",
+            ["--agents", "9"],
+            "n_agents: got 9, but it must be between 1 and 2",
+        ),
         ("x,agent,label\n1,p,a\n2,q,b\n", ["--agents", "2"], "agents: got 2, but"),
         ("x,label\n1,a\n2,b\n", ["--optimizer", "sgd"], "optimizer: got 'sgd'"),
         ("x,label\n1,a\n2,b\n", ["--rounds", "0"], "rounds: got 0"),

@@ -1,10 +1,9 @@
 """`fedsurf fit` and `fedsurf predict`: a classifier from a file, and labels from a classifier."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -14,8 +13,6 @@ from fedsurf.common.writing import check_file, lock_folder, write_rows
 from fedsurf.network.config import Calling, GraphKind
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedsurf.estimator.fit import FitResult, Predictions
 
 
@@ -111,9 +108,7 @@ def fit(
     if json:
         print_json({"folder": str(place), **result.to_dict()})
         return
-    out.print(_rounds_table(result))
-    if result.numbers["test_examples"]:
-        out.print(_accuracy_table(result.numbers))
+    _show(result)
     following = f"Next: fedsurf predict {quote(str(place))} {quote(str(data))}"
     out.print(following, highlight=False, markup=False, soft_wrap=True)
 
@@ -176,8 +171,8 @@ def _summary(found: "Predictions") -> str:
     return summary
 
 
-def _rounds_table(result: "FitResult") -> "Table":
-    """Return a table of accuracy by round."""
+def _show(result: "FitResult") -> None:
+    """Print accuracy by round, and on test examples: alone, together, and in one place."""
     from rich import box
     from rich.table import Table
 
@@ -193,27 +188,16 @@ def _rounds_table(result: "FitResult") -> "Table":
     )
     for heading in ("rounds", "floats per agent", "loss", "training %", "test %", "disagreement"):
         table.add_column(heading, justify="right")
-    rows: list[dict[str, Any]] = list(result.trajectory)
-    for row in rows:
-        table.add_row(
-            str(row["rounds"]),
-            f"{row['floats'] / numbers['agents']:,.0f}",
-            f"{row['loss']:.3f}",
-            _percent(row["accuracy"]),
-            _percent(row["test_accuracy"]),
-            f"{row['disagreement']:.3g}",
-        )
-    return table
-
-
-def _accuracy_table(numbers: Mapping[str, Any]) -> "Table":
-    """Return a table of accuracies on test examples: alone, together, and in one place."""
-    from rich import box
-    from rich.table import Table
-
+    for row in result.trajectory:
+        floats = f"{row['floats'] / numbers['agents']:,.0f}"
+        shares = _percent(row["accuracy"]), _percent(row["test_accuracy"])
+        loss, disagreement = f"{row['loss']:.3f}", f"{row['disagreement']:.3g}"
+        table.add_row(str(row["rounds"]), floats, loss, *shares, disagreement)
+    out.print(table)
+    if not numbers["test_examples"]:
+        return
     title = f"On {counted(numbers['test_examples'], 'test example')}"
-    table = Table(box=box.SIMPLE_HEAD, title=title)
-    table.add_column("trained by")
+    table = Table("trained by", box=box.SIMPLE_HEAD, title=title)
     table.add_column("test %", justify="right")
     for name, key in (
         ("every agent alone, average", "alone"),
@@ -222,7 +206,7 @@ def _accuracy_table(numbers: Mapping[str, Any]) -> "Table":
         ("all data in one place (scikit-learn)", "centralised"),
     ):
         table.add_row(name, _percent(numbers[key]))
-    return table
+    out.print(table)
 
 
 def _check_table(file: Path, data: Path) -> None:

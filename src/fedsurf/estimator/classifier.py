@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.algorithms.algorithm import own_state
-from fedsurf.common.checks import check_kind, check_number, check_option, check_share, check_whole
+from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
 from fedsurf.common.randomness import generator
 from fedsurf.common.text import counted
 from fedsurf.common.threads import threads
@@ -211,13 +211,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             with training_errors(network, owner, x.shape[1]), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
-                random = generator(seed, "steps")
-                heads, staged, trajectory, units = self._train(task, network, random, on_layer)
-            self.classes_, self._staged, self.trajectory_ = classes, staged, trajectory
-            self.agents_, self.owner_, self.units_ = ids, owner, units
-            self.agent_coef_ = heads[:, :, :-1]
-            self.agent_intercept_ = heads[:, :, -1]
-            self.coef_, self.intercept_ = staged[-1][:, :-1], staged[-1][:, -1]
+                self._train(task, network, generator(seed, "steps"), on_layer)
+            self.classes_, self.agents_, self.owner_ = classes, ids, owner
             names = dict(enumerate(names_of(ids)))
             self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
             self.n_rounds_, self.floats_ = network.rounds, network.floats
@@ -233,14 +228,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
         """Return the probability of every class, `[rows, classes]`, by the consensus or an agent's head."""
-        found: Array = softmax(self._scores(X, agent), axis=1)
-        return found
+        return softmax(self._scores(X, agent), axis=1)  # type: ignore[no-any-return]
 
     def predict(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
         """Return the most probable label, `[rows]`, by the consensus model or an agent's head."""
         chosen = self._scores(X, agent).argmax(1)
-        found: Array = self.classes_[chosen]
-        return found
+        return self.classes_[chosen]  # type: ignore[no-any-return]
 
     def staged_predict(self, X: Any) -> Iterator[Array]:  # noqa: N803
         """Return the consensus model's labels at the start, then after every layer."""
@@ -298,7 +291,6 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.n_jobs == 0:
             raise ValueError("n_jobs: got 0, but it must be at least 1, below 0 or None")
         if self.probability is not None:
-            check_number(self.probability, "probability")
             check_share(self.probability, "probability")
         check_kind(
             self.optimizer,
@@ -314,17 +306,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network: Network,
         random: torch.Generator,
         on_layer: Callable[[], None] | None,
-    ) -> tuple[Array, list[Array], dict[str, Array], Array]:
-        """Run the optimizer.
-
-        Returns the agents' heads, `[agents, classes, features + 1]`; the consensus at the start and after
-        every layer; the trajectory; and the units of the features.
-        """
-        optimizer = self.optimizer
-        if not isinstance(optimizer, Transferable):
-            optimizer = load(optimizer, argument="optimizer")
-        examples = task.train
-        head = SoftmaxHead(task.features, task.classes)
+    ) -> None:
+        """Run the optimizer, and keep the heads, the trajectory and the units of the features."""
+        given = self.optimizer
+        optimizer = given if isinstance(given, Transferable) else load(given, argument="optimizer")
+        head, pool = SoftmaxHead(task.features, task.classes), task.train.pooled()
         algorithm = optimizer.on(
             head,
             self.rounds,
@@ -333,17 +319,16 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ease_rare=True,
             weigh_agents=True,
         )
-        pool = examples.pooled()
         if self.rounds > MAX_LEARNED_ROUNDS:
             warnings.warn(
                 f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to "
                 f"{MAX_LEARNED_ROUNDS}; the result may be worse than with fewer rounds",
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
-        staged, records = [], []
+        self._staged, records = [], []
         state = algorithm.init(task, network, random)
-        members = state.groups
-        parts = split_examples(examples, members)
+        groups = state.groups
+        parts = split_examples(task.train, groups)
         for layer in range(algorithm.steps + 1):
             if layer:
                 state = algorithm.step(state, task, network, random)
@@ -353,11 +338,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not weights.isfinite().all():
                 raise diverged(network)
             mean = weights.mean(0, keepdim=True)
-            own = [
-                head.accuracy(*one)
-                for one in zip(split_groups(weights, members), parts, strict=True)
-            ]
-            staged.append(_matrix(mean, head)[0])
+            pairs = zip(split_groups(weights, groups), parts, strict=True)
+            own = [head.accuracy(heads, part) for heads, part in pairs]
+            self._staged.append(_matrix(mean, head)[0])
             records.append(
                 {
                     "rounds": network.rounds,
@@ -368,10 +351,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "disagreement": float((weights - mean).square().sum(1).mean().sqrt()),
                 }
             )
-        trajectory = {name: np.array([record[name] for record in records]) for name in records[0]}
+        heads, consensus = _matrix(weights, head), self._staged[-1]
+        self.agent_coef_, self.agent_intercept_ = heads[:, :, :-1], heads[:, :, -1]
+        self.coef_, self.intercept_ = consensus[:, :-1], consensus[:, -1]
+        self.trajectory_ = {name: np.array([row[name] for row in records]) for name in records[0]}
         unit = own_state(state, TransferState).unit
-        units = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
-        return _matrix(weights, head), staged, trajectory, units
+        self.units_ = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
 
 
 def _on_cpu() -> AbstractContextManager[Any]:
@@ -383,9 +368,7 @@ def _on_cpu() -> AbstractContextManager[Any]:
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
     """Turn flat heads into `[heads, classes, features + 1]`."""
-    rows = weights.reshape(-1, head.features + 1, head.classes).mT
-    found: Array = rows.numpy().copy()
-    return found
+    return weights.reshape(-1, head.features + 1, head.classes).mT.numpy().copy()
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:

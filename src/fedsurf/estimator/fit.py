@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,27 +43,18 @@ and of scikit-learn on all data in one place; averaged over agents."""
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """A classifier trained on a table, and how good it is.
-
-    Attributes
-    ----------
-    model : FederatedClassifier
-        The classifier.
-    saved : SavedClassifier
-        What `write` stores of it.
-    trajectory : list of dict
-        Rounds, floats, loss, accuracies and disagreement at the start and after every layer.
-    numbers : dict
-        Sizes, costs and accuracies at the end; without test examples, test accuracies are None.
-    notes : list of str
-        Remarks on the data and the settings.
-    """
+    """A classifier trained on a table, and how good it is."""
 
     model: FederatedClassifier
+    """The classifier."""
     saved: SavedClassifier
+    """The part of it that `write` stores."""
     trajectory: list[dict[Any, Any]]
+    """Rounds, floats, loss, accuracies and disagreement at the start and after every layer."""
     numbers: dict[str, Any]
+    """Sizes, costs and accuracies at the end; test accuracies are None without test examples."""
     notes: list[str]
+    """Remarks on data and settings that may not be what the user means."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the columns that were found, the numbers and the trajectory, as plain data."""
@@ -125,16 +115,22 @@ def fit_table(
     """
     path = Path(data)
     table = read_labelled(path, label=label, agent=agent, drop=drop, test_share=test_share)
-    _check_agents(path, table, settings.get("n_agents"))
+    agents = settings.get("n_agents")
+    if agents is not None and table.agents is not None:
+        raise ValueError(
+            f"agents: got {agents}, but {path} has the agents of its rows: drop that column, or leave that "
+            "array out"
+        )
     if len(np.unique(table.y)) < 2:
         raise ValueError(
             f"{path}: label {table.label or 'y'!r}: got one class only ({table.y[0]}), "
             "but there must be at least two"
         )
     model = FederatedClassifier(**settings, n_jobs=n_jobs)
-    with _without_warnings():
-        rounds = model.rounds if isinstance(model.rounds, int) else 0
-        with progress("training", layer_count(rounds)) as advance:
+    with warnings.catch_warnings():  # the notes say the same
+        warnings.filterwarnings("ignore", "rounds: got", UserWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
+        with progress("training", layer_count(model.rounds)) as advance:
             model.fit(table.x, table.y, table.agents, on_layer=advance)
         staged = model.staged_predict(table.test_x) if len(table.test_y) else ()
         tests = [float(np.mean(labels == table.test_y)) for labels in staged]
@@ -169,39 +165,27 @@ def fit_table(
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Labels that a classifier gives to the rows of a table.
-
-    Attributes
-    ----------
-    labels : list
-        The most probable class of each row.
-    probabilities : Array
-        The probability of each class, `[rows, classes]`.
-    classes : list
-        The classes, in the order of the columns.
-    accuracy : float or None
-        The share of right labels among rows with a known one; None if there are none.
-    known : int
-        The number of rows with a known label.
-    unknown_labels : int or None
-        The number of known labels that are not among the classes; None if there are no labels.
-    """
+    """Labels that a classifier gives to the rows of a table."""
 
     labels: list[Any]
+    """The most probable class of each row."""
     probabilities: Array
+    """The probability of each class, `[rows, classes]`."""
     classes: list[Any]
+    """The classes, in the order of the columns."""
     accuracy: float | None
+    """The share of right labels among rows with a known one; None if there are none."""
     known: int
+    """The number of rows with a known label."""
     unknown_labels: int | None
+    """The number of known labels that are not among the classes; None if there are no labels."""
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows of the table that `fedsurf predict` writes."""
         names = [f"probability_{name}" for name in self.classes]
         for label, shares in zip(self.labels, self.probabilities.tolist(), strict=True):
-            yield {
-                "label": label,
-                **{name: f"{share:.6g}" for name, share in zip(names, shares, strict=True)},
-            }
+            cells = [label, *(f"{share:.6g}" for share in shares)]
+            yield dict(zip(["label", *names], cells, strict=True))
 
     def write(self, file: str | Path) -> None:
         """Write the table as CSV."""
@@ -292,21 +276,6 @@ def centralised_accuracy(x: Array, y: Array, test_x: Array, test_y: Array) -> fl
     return float(model.fit(x, y).score(test_x, test_y))
 
 
-def _check_agents(path: Path, table: LabelledTable, agents: int | None) -> None:
-    if agents is None:
-        return
-    if table.agents is not None:
-        raise ValueError(
-            f"agents: got {agents}, but {path} says whose each row is: drop that column, or leave that "
-            "array out"
-        )
-    if isinstance(agents, int) and not 1 <= agents <= len(table.y):
-        raise ValueError(
-            f"agents: got {agents}, but it must be between 1 and {len(table.y)}, the number of "
-            "training examples"
-        )
-
-
 def _test_accuracies(
     model: FederatedClassifier, table: LabelledTable, progress: OpenBar
 ) -> dict[str, float | None]:
@@ -350,12 +319,3 @@ def _notes(table: LabelledTable, model: FederatedClassifier) -> list[str]:
             "meta-trained with; the result may be worse than with fewer"
         )
     return notes
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hide warnings of many classes and of many rounds: the notes say the same."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "rounds: got", UserWarning)
-        warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
-        yield

@@ -33,33 +33,26 @@ _MAX_WHOLE = 2.0**63
 
 @dataclass(frozen=True)
 class LabelledTable:
-    """Training and test examples.
-
-    Attributes
-    ----------
-    x, y : Array
-        Features as float64 `[rows, features]`, or float32 where an .npz file has that; labels `[rows]`.
-    agents : Array or None
-        The agent of each row, `[rows]`; None if the file has no agents.
-    test_x, test_y : Array
-        The examples that are held out; possibly no rows.
-    features : tuple of str or None
-        The names of the features; None if they have none.
-    label, agent : str or None
-        The names of the columns of labels and agents; None if there are none.
-    agents_held_out : int
-        The number of agents that have no training example, because all their rows are held out.
-    """
+    """Training and test examples."""
 
     x: Array
+    """Features as float64 `[rows, features]`, or float32 where an .npz file has that."""
     y: Array
+    """Labels, `[rows]`."""
     agents: Array | None
+    """The agent of each row, `[rows]`; None if the file has no agents."""
     test_x: Array
+    """Features of examples that are held out; possibly no rows."""
     test_y: Array
+    """Their labels."""
     features: tuple[str, ...] | None
+    """The names of the features; None if they have none."""
     label: str | None
+    """The name of the column of labels; None if it has none."""
     agent: str | None
+    """The name of the column of agents; None if there is none."""
     agents_held_out: int = 0
+    """The number of agents without training examples, because all their rows are held out."""
 
 
 def read_labelled(
