@@ -20,7 +20,7 @@ from fedsurf.algorithms import Algorithm, Centralised, SharedStart
 from fedsurf.common.statistics import standard_error
 from fedsurf.evaluation.methods import Method, Settings, method_named
 from fedsurf.evaluation.run import Trajectories, run_all
-from fedsurf.evaluation.tuning import with_batches_that_fit
+from fedsurf.evaluation.tuning import settings_that_fit
 from fedsurf.models import ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -85,7 +85,7 @@ def tuned(method: Method, given: Comparison, rounds: int, trials: int) -> Settin
         settings = dict(method.defaults)
         if number:
             settings |= method.draw(fedsurf.generator(0, "tune", method.name, number))
-        settings = with_batches_that_fit(settings, validation)
+        settings = settings_that_fit(method, settings, validation)
         algorithm = method.make(model, START, settings)
         score = final(run_all(algorithm, validation, network, rounds, record=(rounds,))).mean()
         if float(score) > best_score:

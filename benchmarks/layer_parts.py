@@ -36,7 +36,7 @@ from fedsurf.common.statistics import finite, standard_error
 from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import check_file, check_folder, json_text, write_json
 from fedsurf.evaluation.run import run_all
-from fedsurf.evaluation.study import LAYER_VERSION
+from fedsurf.evaluation.study import RESULTS_VERSION
 from fedsurf.network import Network
 from fedsurf.pretrained.config import PretrainConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
@@ -239,7 +239,7 @@ def digest_of(settings: Settings) -> str:
         "variants": {name: {**asdict(lack), "title": None} for name, lack in VARIANTS.items()},
         "surf": to_dict(recipe.surf),
         "problems": to_dict(recipe.problems),
-        "layer": LAYER_VERSION,
+        "layer": RESULTS_VERSION,
     }
     return hashlib.sha256(json_text(content).encode()).hexdigest()[:12]
 

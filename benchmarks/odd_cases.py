@@ -40,7 +40,7 @@ from fedsurf.common.threads import limit_threads
 from fedsurf.evaluation.config import TuneConfig
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import Trajectories, run
-from fedsurf.evaluation.tuning import tune, with_batches_that_fit
+from fedsurf.evaluation.tuning import candidates, settings_that_fit, try_settings
 from fedsurf.network import Network
 from fedsurf.pretrained import digest
 from fedsurf.tasks.examples import Examples
@@ -148,8 +148,10 @@ def run_on(algorithm: Algorithm, draws: Sequence[Draw], steps: int) -> Trajector
 def dfedavgm(model: SoftmaxHead, draws: Sequence[Draw], other: Draw, budget: TuneConfig) -> Column:
     """Tune DFedAvgM on another draw, and run it on these."""
     method, start = method_named("dfedavgm"), Start(0.0, 0.0)
-    best = tune(method, model, start, [other[0]], other[1], budget).best
-    settings = with_batches_that_fit(best, [task for task, _ in draws])
+    moments = (max(1, budget.rounds // 10), budget.rounds)
+    tried = candidates(method, budget)
+    best = try_settings(method, tried, model, start, [other[0]], other[1], moments).best
+    settings = settings_that_fit(method, best, [task for task, _ in draws])
     return Column.of(
         run_on(method.make(model, start, settings), draws, budget.rounds), dict(settings)
     )

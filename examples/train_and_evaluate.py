@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 import fedsurf
-from fedsurf.cli import tables
+from fedsurf.cli.evaluate import layers_table, methods_table
 from fedsurf.evaluation import plots
 
 
@@ -23,15 +23,12 @@ def main(folder: Path) -> None:
     print(f"The best optimizer is that of step {best['validation']['step']}, by {best['rule']}.")
 
     result = fedsurf.evaluate(experiment, tasks=4, rounds=[6, 30])
-    descent = config.surf.descent
     console = Console()
-    console.print(
-        tables.layers_table(result, constrained=descent.constrained, epsilon=descent.epsilon)
-    )
-    console.print(tables.methods_table(result))
+    console.print(layers_table(result))
+    console.print(methods_table(result))
 
     figure = folder / "figure.png"
-    plots.save(plots.comparison_figure(result, descent.epsilon), figure)
+    plots.save(plots.evaluation_figure(result), figure)
     print(f"The figure is {figure}.")
 
 

@@ -111,8 +111,8 @@ def only_parsing(monkeypatch):
     for command in ("train", "demo", "ablation"):
         monkeypatch.setattr(f"fedsurf.cli.{command}.run_training", stop)
     monkeypatch.setattr("fedsurf.cli.evaluate.show_evaluation", stop)
-    monkeypatch.setattr("fedsurf.cli.tune.Study", stop)
-    monkeypatch.setattr("fedsurf.cli.compare.Study", stop)
+    monkeypatch.setattr("fedsurf.evaluation.tuning.tune", stop)
+    monkeypatch.setattr("fedsurf.evaluation.comparison.compare", stop)
     monkeypatch.setattr("fedsurf.cli.audit.find", stop)
     monkeypatch.setattr("fedsurf.cli.certify.find", stop)
     monkeypatch.setattr("fedsurf.cli.reproduce.size_named", stop)

@@ -6,6 +6,7 @@ from .common.randomness import generator as generator
 from .estimator.classifier import FederatedClassifier as FederatedClassifier
 from .evaluation.config import ExperimentConfig as ExperimentConfig
 from .evaluation.config import StudyConfig as StudyConfig
+from .evaluation.entrant import Entrant as Entrant
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.experiment import Experiment as Experiment
 from .evaluation.methods import Method as Method
@@ -14,7 +15,6 @@ from .evaluation.presets import preset as preset
 from .evaluation.run import Trajectories as Trajectories
 from .evaluation.run import Trajectory as Trajectory
 from .evaluation.run import run as run
-from .evaluation.study import Entrant as Entrant
 from .evaluation.study import Study as Study
 from .models import Model as Model
 from .models import ModuleModel as ModuleModel

@@ -18,7 +18,7 @@ from torch import nn
 from fedsurf.algorithms import Start, State
 from fedsurf.algorithms.gossip import AveragingMethod
 from fedsurf.algorithms.server import ServerMethod
-from fedsurf.evaluation.methods import CATALOGUE
+from fedsurf.evaluation.methods import METHODS
 from fedsurf.evaluation.run import Trajectories, run
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def learned(self):
-        return self.name not in CATALOGUE
+        return self.name not in METHODS
 
     def algorithm(self, *, dtype=torch.float64, full=True, deviation=0.5, **options):
         """Make it with the catalogue's settings; with `full`, on all examples in each step."""
@@ -85,7 +85,7 @@ class Subject:
         if self.name == "modules":
             made = GradientTransfer(GradientTransferConfig(), seeded(0)).to(dtype)
             return made.on(ModuleModel(nn.Linear(3, 3)), 8, Start(0.0, deviation))
-        made = CATALOGUE[self.name].make(HEAD, Start(0.0, deviation), {})
+        made = METHODS[self.name].make(HEAD, Start(0.0, deviation), {})
         if full and hasattr(made, "batch_size"):
             options["batch_size"] = None
         return replace(made, **options)
@@ -111,7 +111,7 @@ class Subject:
 
 CLASSICAL = [
     Subject(method.name, star)
-    for method in CATALOGUE.values()
+    for method in METHODS.values()
     for star in (False, True)
     if method.runs_on in ("any", "server" if star else "graph")
 ]
@@ -119,7 +119,7 @@ LEARNED = [Subject(name, star) for name in ("U-DGD", "transferable") for star in
 SUBJECTS = [*CLASSICAL, *LEARNED, Subject("modules", star=False)]
 every = pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 every_classical = pytest.mark.parametrize("subject", CLASSICAL, ids=str)
-every_method = pytest.mark.parametrize("name", CATALOGUE)
+every_method = pytest.mark.parametrize("name", METHODS)
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def tensors(state):
 
 
 def test_every_method_has_a_naive_version():
-    assert set(NAIVE) == set(CATALOGUE)
+    assert set(NAIVE) == set(METHODS)
 
 
 @every_classical
@@ -171,7 +171,7 @@ def test_it_equals_its_naive_version(subject, agents, seed, masked, full, weight
     reporting = None
     graph, shift = nx.star_graph(agents), data.draw(st.sampled_from(["adjacency", "metropolis"]))
     if not subject.star:
-        shift = "metropolis" if CATALOGUE[subject.name].runs_on == "graph" else shift
+        shift = "metropolis" if METHODS[subject.name].runs_on == "graph" else shift
         shift = "metropolis" if isinstance(method, AveragingMethod) else shift
         graph = make_graph(GraphConfig("erdos-renyi", probability=0.6), agents, seeded(seed))
         network = Network(graph, shift)
@@ -336,7 +336,7 @@ def test_the_state_of_another_method_is_refused(subject):
 
 @every_method
 def test_bad_arguments_are_refused(name):
-    method = CATALOGUE[name].make(HEAD, Start(), {})
+    method = METHODS[name].make(HEAD, Start(), {})
     for argument in {field.name for field in fields(method)} & set(BAD):
         for value in BAD[argument]:
             wanted = rf"^{argument}: got {value!r}, but it must be "
@@ -345,19 +345,19 @@ def test_bad_arguments_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    "name", [one for one, method in CATALOGUE.items() if method.runs_on == "graph"]
+    "name", [one for one, method in METHODS.items() if method.runs_on == "graph"]
 )
 @pytest.mark.parametrize("shift", ["adjacency", "laplacian"])
 def test_exact_methods_refuse_an_operator_that_does_not_keep_the_average(name, shift):
     network = Network(nx.path_graph(4), shift)
     with pytest.raises(ValueError, match=rf"^network: got .* '{shift}', .* use 'metropolis'"):
-        CATALOGUE[name].make(HEAD, Start(), {}).init(draw_task(12), network, seeded(0))
+        METHODS[name].make(HEAD, Start(), {}).init(draw_task(12), network, seeded(0))
 
 
 @every_method
 def test_a_model_with_a_hidden_layer_learns_unless_the_method_is_for_heads(name):
     model = ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3)))
-    method = CATALOGUE[name]
+    method = METHODS[name]
     if name in ("class-means", "lda", "ridge"):
         with pytest.raises(TypeError, match=r"^model: got ModuleModel, .* a SoftmaxHead"):
             method.make(model, Start(), {})

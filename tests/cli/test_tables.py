@@ -9,11 +9,14 @@ from experiments import CONFIG, features
 from rich.console import Console
 from rich.table import Table
 
-from fedsurf.cli.tables import layers_table, methods_table, reached_table, scores_table
+from fedsurf.cli.compare import reached_table, scores_table
+from fedsurf.cli.evaluate import layers_table, methods_table
 from fedsurf.common.writing import write_json
+from fedsurf.evaluation.comparison import Comparison
+from fedsurf.evaluation.config import SHOWN_ROUNDS, StudyConfig
 from fedsurf.evaluation.evaluate import evaluate
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.evaluation.scores import ROUNDS, SHARES, Reached, Score
+from fedsurf.evaluation.scores import SHARES, Reached, Score
 
 
 def shown(table: Table, width: int = 80) -> str:
@@ -22,10 +25,10 @@ def shown(table: Table, width: int = 80) -> str:
     return text.getvalue()
 
 
-def test_no_number_of_a_comparison_is_cut_off_in_a_narrow_terminal() -> None:
+def test_a_narrow_terminal_shows_all_digits_of_a_comparison() -> None:
     score = Score(
         label="SURF-T (my-own-weights), 20 rounds, batches of 10",
-        accuracy=dict.fromkeys(ROUNDS, (0.843, 0.012)),
+        accuracy=dict.fromkeys(SHOWN_ROUNDS, (0.843, 0.012)),
         end=(200, 0.8768, 0.0123),
         spread=0.02,
         gap=(0.1234, 0.0123),
@@ -33,19 +36,16 @@ def test_no_number_of_a_comparison_is_cut_off_in_a_narrow_terminal() -> None:
         reached=[Reached(share, 1.0, 195.0, 1_543_200.0) for share in SHARES],
         diverged=[],
     )
-    accuracies = shown(scores_table([score], torch.tensor([0.9, 0.91])))
-    costs = shown(reached_table([score]))
+    found = Comparison(StudyConfig(), [], [], [score], torch.tensor([0.9, 0.91]), None, [])
     for text, numbers in (
-        (accuracies, ["84.3", "87.7 ±1.2", "12.34 ±1.23"]),
-        (costs, ["195", "1,543.2", "1,638"]),
+        (shown(scores_table(found)), ["84.3", "87.7 ±1.2", "12.34 ±1.23"]),
+        (shown(reached_table([score])), ["195", "1,543.2", "1,638"]),
     ):
         assert "…" not in text
         assert all(number in text for number in numbers)
 
 
-def test_an_optimizer_that_diverges_is_said_to_have_and_is_right_about_nothing(
-    tmp_path: Path,
-) -> None:
+def test_an_optimizer_that_diverges_has_accuracy_0_and_no_nan_in_tables(tmp_path: Path) -> None:
     experiment = Experiment(CONFIG, features())
     with torch.no_grad():
         for parameter in experiment.optimizer.parameters():
@@ -54,7 +54,7 @@ def test_an_optimizer_that_diverges_is_said_to_have_and_is_right_about_nothing(
     (at,) = set(found.unrolled.diverged)
     methods = shown(methods_table(found))
     assert re.search(rf"U-DGD \(diverged at {at}\).* 0\.0 ± 0\.0 +0\.0 ± 0\.0", methods)
-    layers = shown(layers_table(found, constrained=True, epsilon=0.1))
+    layers = shown(layers_table(found))
     assert "…" not in layers
     write_json(tmp_path / "evaluation.json", found.to_dict())
     for text in (methods, layers, (tmp_path / "evaluation.json").read_text()):

@@ -191,7 +191,7 @@ def audit(
         runs.accuracy, runs.chance, *(judged[name] for name in ("blanked", "shuffled", "renamed"))
     )
     rows = [runs.untouched, *data, runs.on_other_data(other)]
-    if type(study) is Study:  # a subclass may not follow changes of its configuration
+    if not study.is_custom:  # a subclass may not follow changes of its configuration
         count = config.task.agents
         half = count // 2 + count // 2 % 2  # even, as a graph of odd degree needs it
         numbers = (half, 2 * count) if agents is None else agents
@@ -264,7 +264,7 @@ class _Runs:
         if other is not None:
             name = other.config.data.source
             note = "which its meta-training had, too" if _saw(self.subject, name) else ""
-            if other.model.classes > classes and type(other) is Study:
+            if other.model.classes > classes and not other.is_custom:
                 task = replace(other.config.task, classes_per_task=classes)
                 other = Study(replace(other.config, task=task), features=other.features)
             return self._elsewhere(Row("unseen", f"on {name}", "near", note=note), other)
@@ -348,7 +348,7 @@ def _drawable(study: Study, seed: int, note: str) -> tuple[Study, str]:
         study.test_tasks(seed)
         study.tuning_tasks(TUNING_TASKS)
     except ValueError:
-        if type(study) is not Study or study.config.task.replacement:
+        if study.is_custom or study.config.task.replacement:
             raise
         task = replace(study.config.task, replacement=True)
         repeated = Study(replace(study.config, task=task), features=study.features)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedsurf.cli.compare import run_comparison, show_comparison
-from fedsurf.cli.console import err
 from fedsurf.cli.evaluate import show_evaluation
 from fedsurf.cli.train import run_training
 from fedsurf.common.writing import check_folder
@@ -17,20 +16,22 @@ DEMO_METHODS = ("dgd", "dfedavgm", "gradient-tracking", "exact-diffusion")
 def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -> None:
     """Show both halves of fedsurf on embedded data: a pretrained optimizer, and meta-training one.
 
-    First the pretrained optimizer trains classifiers of digits, which it never saw, beside tuned
-    classical methods. Then U-DGD is meta-trained on embedded images and trains new classifiers,
-    beside DGD. Takes a few minutes on two cores and needs no download. A finished run in the folder
-    is used again; remove the folder to train anew.
+    First the pretrained optimizer trains classifiers of digits, which were not in its meta-training,
+    next to tuned classical methods. Then U-DGD is meta-trained on embedded images and trains new
+    classifiers, next to DGD. Takes a few minutes on two cores and needs no download. A finished run
+    in the folder is used again; remove the folder to train anew.
 
     Args:
-        folder: Where the run, the figures and the numbers go.
-        tasks: The number of meta-test tasks.
+        folder: Folder for the run, the figures and the numbers.
+        tasks: Number of meta-test tasks.
         json: Print the numbers as JSON instead of tables.
     """
+    from fedsurf.cli.console import err
+
     check_folder(folder)
     err.print(
-        "1. The pretrained optimizer on handwritten digits: 30 agents, 3-regular graph, 20 rounds, "
-        "beside classical methods with 200 rounds.",
+        "1. The pretrained optimizer on handwritten digits: 30 agents, 3-regular graph, 20 rounds; "
+        "classical methods have 200 rounds.",
         highlight=False,
     )
     study = replace(STUDIES["digits"].config, tasks=tasks)
@@ -46,6 +47,5 @@ def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -
     )
     run = folder / "u-dgd"
     run_training(config, run, resume=run.exists() and any(run.iterdir()))
-    show_evaluation(
-        [run], tasks=tasks, rounds=(20, 200), figure=folder / "figure.png", as_json=json
-    )
+    figure = folder / "figure.png"
+    show_evaluation([run], tasks=tasks, rounds=(20, 200), figure=figure, as_json=json)

@@ -7,14 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from fedsurf.cli.choices import Preset
-from fedsurf.cli.console import err, out, print_json
-from fedsurf.cli.progress import TerminalProgress
-from fedsurf.cli.tracking import TensorBoard
-from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import check_folder
-from fedsurf.evaluation.config import ExperimentConfig
-from fedsurf.evaluation.experiment import Experiment
-from fedsurf.surf.loop import Observer, RunFolder
 
 
 def train(
@@ -32,11 +25,13 @@ def train(
     Args:
         config: The preset to start from.
         folder: The run's folder; it must be new, unless resuming.
-        resume: Go on with an interrupted run in this folder, to the same bits as without the
+        resume: Continue an interrupted run in this folder, to the same bits as without the
             interruption. The configuration must be the same.
         tensorboard: Write TensorBoard curves into the folder, too.
         json: Print the result as JSON.
     """
+    from fedsurf.cli.console import out, print_json
+
     best = run_training(config, folder, resume=resume, tensorboard=tensorboard)
     validation = best["validation"]
     if json:
@@ -45,7 +40,8 @@ def train(
     out.print(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
         f"validation accuracy {100 * validation['accuracy']:.1f} % own, "
-        f"{100 * validation['pooled_accuracy']:.1f} % pooled. It is in {RunFolder(folder).best}.",
+        f"{100 * validation['pooled_accuracy']:.1f} % pooled. "
+        f"It is in {folder / 'best.safetensors'}.",
         highlight=False,
         soft_wrap=True,
     )
@@ -53,15 +49,19 @@ def train(
 
 
 def run_training(
-    config: ExperimentConfig, folder: Path, *, resume: bool, tensorboard: bool = False
+    config: Preset, folder: Path, *, resume: bool, tensorboard: bool = False
 ) -> dict[str, Any]:
-    """Meta-train into a folder with a progress bar; return what validation said of the best."""
+    """Meta-train into a folder with a progress bar; return the metadata of the best optimizer."""
+    from fedsurf.cli.console import err
+    from fedsurf.cli.progress import TerminalProgress
+    from fedsurf.cli.tracking import TensorBoard
+    from fedsurf.common.threads import limit_threads
+    from fedsurf.evaluation.experiment import Experiment
+
     if not resume:  # a finished run is only read
         check_folder(folder)
     with TerminalProgress(err) as bar:
-        observers: list[Observer] = [bar]
-        if tensorboard:
-            observers.append(TensorBoard(folder / "tensorboard"))
+        curves = [TensorBoard(folder / "tensorboard")] if tensorboard else []
         experiment = Experiment(config)
         limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
-        return experiment.train(folder, resume=resume, observers=observers)
+        return experiment.train(folder, resume=resume, observers=[bar, *curves])

@@ -1,25 +1,13 @@
-"""`fedsurf tune`: settings of classical methods, found with the same budget for each."""
+"""`fedsurf tune`: settings of classical methods, found with equal budgets."""
 
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from fedsurf.cli import tables
 from fedsurf.cli.choices import AnyStudy
-from fedsurf.cli.console import err, out, print_json
-from fedsurf.cli.progress import opener
-from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import check_file
 from fedsurf.evaluation.config import TuneConfig
-from fedsurf.evaluation.study import Study
-from fedsurf.evaluation.tuning import (
-    check_tuned_for,
-    check_tuned_on,
-    read_tuned,
-    write_tuned,
-)
-from fedsurf.tasks.features import fingerprint
 
 
 def tune(
@@ -31,40 +19,43 @@ def tune(
 ) -> None:
     """Tune classical methods, each with the same number of trials on the same validation tasks.
 
-    Methods that are in the file already are kept, unless they are named: adding a method tunes only
-    that method.
+    Methods that are in the file are kept, unless they are named: adding a method tunes only that
+    method.
 
     Args:
         config: The study to start from.
-        file: Where the settings go; `fedsurf compare --tuned` reads it.
-        methods: Their names; all stands for all that run on the network.
-        budget: What every method gets.
-        json: Print the best settings as JSON instead of a table.
+        file: File for the settings; `fedsurf compare --tuned` reads it.
+        methods: Names of methods; all stands for all that run on the network.
+        budget: The budget of each method.
+        json: Print all trials as JSON instead of a table of the best settings.
     """
+    from rich import box
+    from rich.table import Table
+
+    from fedsurf.cli.console import err, out, print_json
+    from fedsurf.cli.progress import opener
+    from fedsurf.common.threads import limit_threads
+    from fedsurf.evaluation import tuning
+    from fedsurf.evaluation.study import Study
+
+    check_file(file)
     limit_threads(0)
-    if not file.is_file():
-        check_file(file)
     study = Study(config)
-    found = {}
-    if file.exists():
-        check_tuned_for(file, config, budget)
-        found = read_tuned(file)
-    wanted = [m for m in study.methods(methods) if m.name not in found or m.name in methods]
-    if wanted:
-        check_file(file)
-    data = fingerprint(study.features)
-    if file.exists():
-        check_tuned_on(file, data)
-    bar = opener(err)
-    for method in wanted:
-        with bar(f"tuning {method.name}", budget.trials) as advance:
-            found[method.name] = study.tune(method, budget, advance)
-        if file.exists():  # another process may have tuned another method meanwhile
-            check_tuned_for(file, config, budget)
-            check_tuned_on(file, data)
-            found = {**read_tuned(file), method.name: found[method.name]}
-        write_tuned(file, found, config, budget, data)
+    found = tuning.tune(study, file, methods=methods, budget=budget, progress=opener(err)).methods
     if json:
-        print_json({name: one.to_dict() for name, one in found.items()})
-    else:
-        out.print(tables.tuned_table(found.values()))
+        print_json({name: tuned.to_dict() for name, tuned in found.items()})
+        return
+    table = Table(box=box.SIMPLE_HEAD, title="Settings with the highest score on validation tasks")
+    table.add_column("method", no_wrap=True)
+    table.add_column("trials", justify="right")
+    table.add_column("score %", justify="right")
+    table.add_column("settings")
+    for name, tuned in found.items():
+        settings = ", ".join(f"{key} {_plain(value)}" for key, value in tuned.best.items())
+        score = f"{100 * tuned.trials[0].score:.1f}"
+        table.add_row(name, str(len(tuned.trials)), score, settings)
+    out.print(table)
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -10,6 +10,10 @@ from fedsurf.unrolled.config import UDGDConfig
 
 PAPER_DEVIATION = 1.0
 """Standard deviation of the initial weights in the paper."""
+SHOWN_ROUNDS = (10, 20, 50, 100, 200)
+"""Rounds after which tables show accuracy."""
+PRETRAINED_ROUNDS = (20,)
+"""Rounds of pretrained optimizers in a comparison."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class StudyConfig:
     task: TaskConfig = field(default_factory=TaskConfig)
     """The federated problems."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift=None))
-    """The communication network. Trained optimizers use the shift operator that they were trained with."""
+    """The communication network. Trained optimizers use the shift operator of their training."""
     rounds: int = 200
     """Communication rounds of every classical method."""
     tasks: int = 10
@@ -69,8 +73,8 @@ class StudyConfig:
     """Each seed draws its own graph, tasks, starts and mini-batches."""
     initial_deviation: float | None = None
     """Standard deviation of the initial weights, the same for all methods. The default is 1, the
-    paper's; `fedsurf compare` uses 0 if a pretrained optimizer, which starts at 0, takes part and no
-    run does."""
+    paper's; `compare` uses 0 if a pretrained optimizer, which starts at 0, takes part and no run
+    does."""
     validation_share: float = 0.4
     """Share of the data set's training part that only validation tasks use."""
 
@@ -87,11 +91,17 @@ class StudyConfig:
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """Budget of tuning, the same for every method."""
+    """Budget of tuning, the same for every method.
+
+    Examples
+    --------
+    >>> TuneConfig(trials=4).tasks
+    3
+    """
 
     trials: int = 12
-    """Settings tried for each method."""
+    """Number of settings that are tried for each method."""
     tasks: int = 3
-    """Validation tasks on which each setting is tried."""
+    """Number of validation tasks on which each setting is tried."""
     rounds: int = 200
     """Communication rounds of each run."""

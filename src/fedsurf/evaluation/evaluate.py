@@ -1,41 +1,43 @@
-"""A meta-trained optimizer on meta-test tasks, beside DGD and centralised training.
+"""Evaluation of a meta-trained optimizer on meta-test tasks, compared with DGD and centralised training.
 
-Every method gets the same tasks, the same W_0, the same network and the same metric. DGD's step is
-tuned, for each number of rounds that it is given, on tasks of the validation pool.
+All methods get the same tasks, the same W_0, the same network and the same metric. DGD's step is tuned
+on validation tasks, for each number of rounds that it is given.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms import DGD, Start
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.checks import check_count, check_kind
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.statistics import finite, standard_error, within_error
 from fedsurf.common.text import counted
+from fedsurf.evaluation.config import StudyConfig, TuneConfig
+from fedsurf.evaluation.entrant import Entrant
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.evaluation.run import Trajectories, recorded_steps, run_all
-from fedsurf.network import Network
-from fedsurf.surf import unroll
+from fedsurf.evaluation.methods import method_named
+from fedsurf.evaluation.run import Trajectories
+from fedsurf.evaluation.study import Study
+from fedsurf.surf import DescentConfig, unroll
 from fedsurf.surf.constraints import slack
 from fedsurf.tasks.task import Task
 
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""DGD's candidate steps."""
+"""Candidate steps of DGD; of steps that are equally good, tuning takes the smallest."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Whether the gradient norm fell from layer to layer, over meta-test tasks.
+    """The gradient norm from layer to layer over meta-test tasks, and the descending constraints.
 
     Attributes
     ----------
     norms : Tensor
-        ‖∇f(W_l)‖, as the constraints take it, `[tasks, layers + 1]`.
+        ‖∇f(W_l)‖, in the norm of the constraints, `[tasks, layers + 1]`.
     slack : Tensor
         The slack of every constraint, positive where violated, `[tasks, layers]`.
     """
@@ -55,16 +57,13 @@ class Descent:
 
     @property
     def holds(self) -> Tensor:
-        """Which constraints hold within two standard errors, bool `[layers]`.
-
-        With one task there is no error: then, those whose slack is not above 0 on it.
-        """
+        """Which constraints hold within two standard errors, bool `[layers]`; without, for one task."""
         return within_error(self.mean, self.error)
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What the methods achieved on the same meta-test tasks.
+class Evaluation:
+    """The results of the methods on the same meta-test tasks.
 
     Attributes
     ----------
@@ -73,13 +72,15 @@ class Comparison:
     classical : list of Trajectories
         DGD, with each number of rounds that it was tuned for.
     step_sizes : list of float
-        The steps that tuning chose for them.
+        DGD's tuned steps.
     centralised : Tensor
         Accuracy of centralised training on each task's pooled test examples, `[tasks]`.
     centralised_strength : float
-        The penalty that tuning chose for it.
+        Its tuned penalty.
     descent : Descent
-        The optimizer's descending constraints.
+        The optimizer's gradient norms and the slack of its constraints.
+    constraints : DescentConfig
+        The descending constraints of its meta-training.
     links : int
         The number of directed links of the network.
     """
@@ -90,13 +91,14 @@ class Comparison:
     centralised: Tensor
     centralised_strength: float
     descent: Descent
+    constraints: DescentConfig
     links: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON.
 
-        Beside `gradient_norm`, on all training examples, each layer has the `constraint_norm` whose
-        fall the slack measures. With one task nothing is said about whether a constraint holds.
+        A layer's `gradient_norm` is that of all training examples, its `constraint_norm` the one in
+        the constraints. With one task, `constraint_holds` is None.
         """
         layers = self.unrolled.summary()
         norms = self.descent.norms
@@ -111,8 +113,8 @@ class Comparison:
             self.descent.holds.tolist(),
             strict=True,
         ):
-            told = None if error is None else holds
-            row.update(slack=mean, slack_error=error, constraint_holds=told)
+            row.update(slack=mean, slack_error=error)
+            row["constraint_holds"] = None if error is None else holds
         return {
             "tasks": len(self.centralised),
             "links": self.links,
@@ -121,7 +123,7 @@ class Comparison:
                 {
                     "name": runs.name,
                     "step_size": size,
-                    # Not every step is recorded; a step of DGD takes a round.
+                    # A step of DGD takes one round.
                     "rounds": runs.summary(steps=runs.taken.tolist()),
                 }
                 for runs, size in zip(self.classical, self.step_sizes, strict=True)
@@ -141,133 +143,99 @@ def evaluate(
     rounds: Sequence[int] = (20, 200),
     tuning_tasks: int = 3,
     progress: OpenBar = silent,
-) -> Comparison:
+) -> Evaluation:
     """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks.
 
     Parameters
     ----------
     experiment : Experiment
-        A trained one, e.g. of `Experiment.load`.
+        A trained one, e.g. from `Experiment.load`.
     tasks : int
-        The number of meta-test tasks.
+        Number of meta-test tasks.
     rounds : sequence of int
-        The numbers of rounds that DGD is given, its step tuned for each; none for no DGD.
+        Numbers of rounds for DGD, whose step is tuned for each; empty for no DGD.
     tuning_tasks : int
-        The number of validation tasks on which DGD and centralised training are tuned.
+        Number of validation tasks for tuning DGD and centralised training.
     progress : callable
         Opens a progress bar with a title and a total.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))  # not trained
+    >>> found = fedsurf.evaluate(experiment, tasks=2, rounds=[5], tuning_tasks=1)
+    >>> found.unrolled.accuracy.shape, len(found.step_sizes)
+    (torch.Size([2, 4]), 1)
     """
     check_kind(experiment, Experiment, "experiment", "an Experiment")
     check_kind(rounds, Iterable, "rounds", "a list of whole numbers")
     for count in rounds:
-        check_whole(count, "rounds")
-        if count < 1:
-            raise ValueError(f"rounds: got {count}, but DGD takes at least 1")
-    test, tuning = experiment.test_tasks(tasks), experiment.tuning_tasks(tuning_tasks)
-    seed, weighting = experiment.config.seed, experiment.config.surf.weighting
-    optimizer, network = experiment.optimizer, experiment.network
-    averaging = _averaging_network(experiment)
+        check_count(count, "rounds")
+    config, optimizer = experiment.config, experiment.optimizer
+    study = _study_of(experiment, tasks)
     with progress(f"{optimizer.name} on {counted(tasks, 'meta-test task')}", tasks) as advance:
-        unrolled = run_all(
-            optimizer,
-            test,
-            network,
-            optimizer.steps,
-            seed=seed,
-            weighting=weighting,
-            on_task=advance,
-        )
-    descent = measure_descent(experiment, test)
+        unrolled = study.run_algorithm(optimizer, optimizer.steps, config.network, on_task=advance)
     classical, sizes = [], []
+    dgd, batches = method_named("dgd"), {"batch_size": config.optimizer.batch_size}
     for count in rounds:
         with progress(f"DGD, {counted(count, 'round')}, tuned", tasks + len(STEP_SIZES)) as advance:
-            size = tune_dgd(experiment, tuning, count, advance)
-            method = _dgd(experiment, size)
-            runs = run_all(
-                method,
-                test,
-                averaging,
-                count,
-                seed=seed,
-                weighting=weighting,
-                record=recorded_steps(count),
-                on_task=advance,
-            )
-        classical.append(runs)
-        sizes.append(size)
+            grid = [{"step_size": size, **batches} for size in STEP_SIZES]
+            budget = TuneConfig(len(STEP_SIZES), tuning_tasks, count)
+            best = study.tune(dgd, budget, advance, settings=grid).best
+            longer = Study(replace(study.config, rounds=count), environment=study.environment)
+            classical.append(longer.run(Entrant("DGD", "dgd", best), advance))
+            sizes.append(float(str(best["step_size"])))
     with progress("centralised training", tasks) as advance:
-        ceiling = Centralised.tuned(tuning)
-        accuracies = []
-        for task in test:
-            accuracies.append(ceiling.accuracy(task))
-            advance()
-    return Comparison(
+        centralised = Centralised.tuned(study.tuning_tasks(tuning_tasks))
+        ceiling = study.ceiling(advance, centralised).float()
+    descent = measure_descent(experiment, study.test_tasks(config.seed))
+    return Evaluation(
         unrolled,
         classical,
         sizes,
-        torch.tensor(accuracies),
-        ceiling.strength,
+        ceiling,
+        centralised.strength,
         descent,
-        network.links.shape[1],
+        config.surf.descent,
+        experiment.network.links.shape[1],
     )
+
+
+def _study_of(experiment: Experiment, tasks: int) -> Study:
+    """Return a study in the environment of an experiment, for classical methods on its tasks."""
+    config = experiment.config
+    network = config.network
+    if network.shift == "laplacian":  # does not average, as DGD must
+        network = replace(network, shift="metropolis")
+    study = StudyConfig(
+        config.data,
+        config.task,
+        network,
+        tasks=tasks,
+        seeds=(config.seed,),
+        initial_deviation=config.optimizer.initial_deviation,
+        validation_share=config.validation_share,
+    )
+    return Study(study, environment=experiment.environment)
 
 
 @torch.no_grad()
 def measure_descent(experiment: Experiment, tasks: Sequence[Task]) -> Descent:
-    """Measure the slack of the descending constraints, as they were imposed, on other tasks."""
-    surf = experiment.config.surf
-    norms = torch.stack(
-        [
-            unroll(
-                experiment.optimizer,
-                experiment.optimizer.steps,
-                task,
-                experiment.network,
-                surf.descent,
-                gradient_batch_size=surf.gradient_batch_size,
-                weighting=surf.weighting,
-                seed=experiment.config.seed,
-                path=("descent", number),
-            )[1]
-            for number, task in enumerate(tasks)
-        ]
-    )
-    return Descent(norms, slack(norms.T, surf.descent.epsilon, surf.descent.form).T)
-
-
-def tune_dgd(
-    experiment: Experiment, tasks: Sequence[Task], rounds: int, advance: Callable[[], None]
-) -> float:
-    """Return the step with which DGD's pooled accuracy after `rounds` rounds is best."""
-    best, best_accuracy = STEP_SIZES[0], -1.0
-    network = _averaging_network(experiment)
-    for size in STEP_SIZES:
-        runs = run_all(
-            _dgd(experiment, size),
-            tasks,
-            network,
-            rounds,
-            seed=experiment.config.seed,
-            weighting=experiment.config.surf.weighting,
-            record=(rounds,),
-        )
-        accuracy = float(runs.pooled_accuracy[:, -1].nan_to_num(0.0).mean())
-        if accuracy > best_accuracy:
-            best, best_accuracy = size, accuracy
-        advance()
-    return best
-
-
-def _averaging_network(experiment: Experiment) -> Network:
-    """Return the run's network; where its S does not average, as DGD's must, with one that does."""
-    config = experiment.config
-    if config.network.shift != "laplacian":
-        return experiment.network
-    averaging = replace(config, network=replace(config.network, shift="metropolis"))
-    return Experiment(averaging).network
-
-
-def _dgd(experiment: Experiment, step_size: float) -> DGD:
-    config = experiment.config.optimizer
-    start = Start(config.initial_mean, config.initial_deviation)
-    return DGD(experiment.model, step_size, batch_size=config.batch_size, start=start)
+    """Measure the slack of the descending constraints of meta-training on other tasks."""
+    surf, seed = experiment.config.surf, experiment.config.seed
+    norms = [
+        unroll(
+            experiment.optimizer,
+            experiment.optimizer.steps,
+            task,
+            experiment.network,
+            surf.descent,
+            gradient_batch_size=surf.gradient_batch_size,
+            weighting=surf.weighting,
+            seed=seed,
+            path=("descent", number),
+        )[1]
+        for number, task in enumerate(tasks)
+    ]
+    stacked = torch.stack(norms)
+    return Descent(stacked, slack(stacked.T, surf.descent.epsilon, surf.descent.form).T)

@@ -1,37 +1,48 @@
-"""An experiment: data, tasks, network, optimizer and meta-training, from one configuration.
-
-This is where a configuration becomes objects, and where meta-training is run, saved and resumed.
-"""
+"""An experiment: an environment, an unrolled optimizer, and its meta-training into a run folder."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.checks import check_kind
 from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.writing import lock_folder
 from fedsurf.evaluation.config import ExperimentConfig
+from fedsurf.evaluation.environment import Environment
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network, make_network
+from fedsurf.network import Network
 from fedsurf.surf.loop import Observer, RunFolder, meta_train
 from fedsurf.surf.training import FixedProblems, MetaTraining
-from fedsurf.tasks.distribution import DividedTasks, TaskDistribution, meta_tasks
-from fedsurf.tasks.features import Features, fingerprint, fingerprint_difference, load_features
+from fedsurf.tasks.distribution import DividedTasks
+from fedsurf.tasks.features import Features, fingerprint, fingerprint_difference
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import UDGD
 
 
 class Experiment:
-    """Builds what a configuration names, each part when it is first asked for.
+    """An unrolled optimizer in the environment of its configuration; parts are built on first use.
 
     Parameters
     ----------
     config : ExperimentConfig
-        Everything that the optimizer depends on, e.g. of `fedsurf.preset`.
+        Everything that the optimizer depends on, e.g. from `fedsurf.preset`.
     features : Features or None
-        The data set's features, if they are at hand already.
+        The data set's features; None to load those that the configuration names.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from tempfile import TemporaryDirectory
+    >>> import fedsurf
+    >>> config = fedsurf.preset("smoke")
+    >>> config = replace(config, surf=replace(config.surf, steps=2, validation_tasks=2))
+    >>> with TemporaryDirectory() as folder:
+    ...     best = fedsurf.Experiment(config).train(f"{folder}/run")
+    ...     loaded = fedsurf.Experiment.load(f"{folder}/run")
+    >>> best["validation"]["step"], loaded.optimizer.steps
+    (2, 3)
     """
 
     def __init__(self, config: ExperimentConfig, features: Features | None = None) -> None:
@@ -39,55 +50,40 @@ class Experiment:
             config, ExperimentConfig, "config", "an ExperimentConfig, as fedsurf.preset returns"
         )
         self.config = config
-        self._given = features
+        self.environment = Environment(config, features)
 
-    @cached_property
+    @property
     def features(self) -> Features:
         """The data set's features."""
-        return self._given if self._given is not None else load_features(self.config.data)
+        return self.environment.features
 
-    @cached_property
+    @property
     def tasks(self) -> DividedTasks:
-        """Where tasks come from."""
-        return meta_tasks(
-            self.features,
-            self.config.task,
-            validation_share=self.config.validation_share,
-            seed=self.config.seed,
-        )
+        """The task distributions."""
+        return self.environment.tasks
+
+    @property
+    def model(self) -> SoftmaxHead:
+        """The agents' model."""
+        return self.environment.model
 
     @cached_property
     def network(self) -> Network:
-        """The network over which all tasks are trained."""
-        return make_network(
-            self.config.network, self.config.task.agents, seeded(self.config.seed, "graph")
-        )
-
-    @cached_property
-    def model(self) -> SoftmaxHead:
-        """What the agents train."""
-        return SoftmaxHead(self.tasks.train.features, self.tasks.train.classes)
+        """The network of all tasks."""
+        return self.environment.network(self.config.seed)
 
     @cached_property
     def optimizer(self) -> UDGD:
-        """The unrolled optimizer, its parameters as drawn before meta-training."""
+        """The unrolled optimizer; before meta-training its parameters are random."""
         return UDGD(self.model, self.config.optimizer, seeded(self.config.seed, "parameters"))
 
     def test_tasks(self, count: int) -> list[Task]:
         """Return the first `count` meta-test tasks."""
-        return self._draw(self.tasks.test, "test-task", count)
+        return self.environment.test_tasks(self.config.seed, count)
 
     def tuning_tasks(self, count: int) -> list[Task]:
-        """Return tasks for tuning classical methods, of the validation pool."""
-        return self._draw(self.tasks.validation, "tuning-task", count)
-
-    def _draw(self, distribution: TaskDistribution, name: str, count: int) -> list[Task]:
-        check_whole(count, "tasks")
-        if count < 1:
-            raise ValueError(f"tasks: got {count}, but there must be at least 1")
-        return [
-            distribution.draw(seeded(self.config.seed, name, number)) for number in range(count)
-        ]
+        """Return validation tasks for tuning classical methods."""
+        return self.environment.tuning_tasks(count)
 
     def train(
         self, path: str | Path, *, resume: bool = False, observers: Sequence[Observer] = ()
@@ -99,10 +95,10 @@ class Experiment:
         path : str or Path
             The run folder. It must be new, unless resuming.
         resume : bool
-            Go on from the newest state in the folder, to the same bits as without interruption.
+            Continue from the newest state in the folder, to the same bits as without interruption.
             A finished run is only read.
         observers : sequence of Observer
-            Are told what happens.
+            Listeners, such as progress bars.
 
         Returns
         -------
@@ -119,7 +115,7 @@ class Experiment:
             else:
                 folder.write_data(fingerprint(self.features))
             surf = self.config.surf
-            # Start from θ as drawn, whatever was trained before.
+            # Start from θ as drawn, even if this object was trained before.
             self.__dict__.pop("optimizer", None)
             problems = FixedProblems(self.tasks, self.network, surf.tasks, self.config.seed)
             training = MetaTraining(self.optimizer, problems, surf, seed=self.config.seed)
@@ -127,10 +123,15 @@ class Experiment:
 
     @staticmethod
     def load(path: str | Path, features: Features | None = None) -> "Experiment":
-        """Load a run: its experiment, with the best meta-trained parameters in the optimizer.
+        """Load a run, with the best meta-trained parameters in the optimizer.
 
-        `features` are used instead of those that the configuration names, which must be what they were
-        when the run began.
+        Parameters
+        ----------
+        path : str or Path
+            The run folder.
+        features : Features or None
+            Features to use instead of those that the configuration names. None to load these, which
+            must not have changed since the run began.
         """
         folder = RunFolder(Path(path))
         config = read_experiment_config(folder)
@@ -140,6 +141,15 @@ class Experiment:
             experiment.check_data(folder)
         folder.read_best(experiment.optimizer)
         return experiment
+
+    def check_data(self, folder: RunFolder) -> None:
+        """Raise where the data is not that with which the run in a folder began."""
+        found = fingerprint_difference(folder.read_data(), fingerprint(self.features))
+        if found is not None:
+            raise FileError(
+                f"{folder.path}: the data, {self.config.data.source}, is not what this run was "
+                f"meta-trained on: it differs in {found}"
+            )
 
     def _check_batches(self) -> None:
         """Raise where an agent of any task may hold too few examples for a mini-batch."""
@@ -155,27 +165,12 @@ class Experiment:
                     "examples of the agent with the fewest"
                 )
 
-    def check_data(self, folder: RunFolder) -> None:
-        """Raise where the data is not what the run in a folder began with."""
-        stored = folder.read_data()
-        found = (
-            None if stored is None else fingerprint_difference(stored, fingerprint(self.features))
-        )
-        if found is not None:
-            raise FileError(
-                f"{folder.path}: the data, {self.config.data.source}, is not what this run was "
-                f"meta-trained on: it differs in {found}"
-            )
-
 
 def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
-    """Read the configuration of a run, or raise if it is none of an experiment's."""
-    content = folder.read_content()
-    if "problems" in content:
-        way = "give its optimizer.safetensors to `fedsurf audit`, or to `fedsurf compare --pretrained`"
-        if "local_steps" in content["optimizer"]:  # of modules, which no command runs
-            way = "fedsurf.load_for_modules reads its optimizer.safetensors"
+    """Read the configuration of a run; raise if a pretraining command made the folder."""
+    if "problems" in folder.read_content():
         raise FileError(
-            f"{folder.path}: holds what a pretraining command made, which has no data of its own: {way}"
+            f"{folder.path}: made by a pretraining command, so it has no data of its own; use its "
+            "optimizer.safetensors instead, as a pretrained optimizer"
         )
     return folder.read_config(ExperimentConfig)

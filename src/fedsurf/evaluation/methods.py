@@ -1,4 +1,4 @@
-"""The catalogue of methods that `tune` and `compare` know by name, with the ranges that tuning searches."""
+"""The methods that `tune` and `compare` know by name, with the settings that tuning searches."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,12 +50,12 @@ class LogRange:
             check_number(getattr(self, name), name)
         if not 0 < self.low <= self.high < math.inf:
             raise ValueError(
-                f"low, high: got {self.low} and {self.high}, but they must be above 0 and finite, and low no "
-                "larger than high"
+                f"low, high: got {self.low} and {self.high}, but they must be above 0 and finite, and "
+                "low no larger than high"
             )
 
     def draw(self, generator: torch.Generator) -> float:
-        """Draw a number, rounded to three digits so that files stay legible."""
+        """Draw a number, rounded to three digits for legible files."""
         share = float(torch.rand((), generator=generator, dtype=torch.float64))
         return float(f"{math.exp(math.log(self.low) + share * math.log(self.high / self.low)):.3g}")
 
@@ -78,24 +78,34 @@ class Choice:
 
 @dataclass(frozen=True)
 class Method:
-    """A method by name: how it is made, where it runs, what is tuned.
+    """A method with a name, and the settings that tuning searches.
 
     Attributes
     ----------
     name : str
-        What the command line calls it.
+        The name on the command line.
     title : str
-        What tables and figures call it.
+        The name in tables and figures.
     build : callable
-        Makes the algorithm from the model, the start and settings.
+        Makes the algorithm from the model, the start and settings, all given by name.
     runs_on : {"graph", "server", "any"}
-        Which networks it runs on.
+        The networks on which it runs.
     space : mapping
-        The settings that tuning searches, and where.
+        The settings that tuning searches, with their ranges.
     defaults : mapping
-        The settings that are tried first.
+        The settings that tuning tries first.
     options : tuple of str
-        Further settings, which are not tuned; without them the algorithm's own values hold.
+        Further settings, which are not tuned; by default the algorithm's.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> from fedsurf.algorithms import DGD, Start
+    >>> from fedsurf.evaluation.methods import LogRange
+    >>> space = {"step_size": LogRange(0.1, 1.0)}
+    >>> method = fedsurf.Method("mine", "My DGD", DGD, "any", space, {"step_size": 0.3})
+    >>> method.make(fedsurf.SoftmaxHead(4, 2), Start(), {}).step_size
+    0.3
     """
 
     name: str
@@ -110,12 +120,12 @@ class Method:
         check_option(self.runs_on, RunsOn, "runs_on")
 
     def make(self, model: Model, start: Start, settings: Settings) -> Algorithm:
-        """Make the algorithm; unknown settings are an error."""
+        """Return the algorithm with these settings, and the defaults for others."""
         self.check(settings)
         return self.build(model=model, start=start, **{**self.defaults, **settings})
 
     def check(self, settings: Settings) -> None:
-        """Raise unless all settings are this method's."""
+        """Raise for unknown settings."""
         known = {*self.space, *self.defaults, *self.options}
         unknown = set(settings) - known
         if unknown:
@@ -128,175 +138,128 @@ class Method:
         return {name: self.space[name].draw(generator) for name in sorted(self.space)}
 
     def fits(self, network: Network) -> bool:
-        """Whether it runs on that network."""
+        """Return whether the method runs on a network."""
         return self.runs_on == "any" or (self.runs_on == "server") == network.server
 
 
 _STEP = LogRange(0.01, 10.0)
 _BATCH = Choice((10, None))
-_LOCAL = Choice((2, 6, 12))
+_LOCAL_STEPS = Choice((2, 6, 12))
 _MOMENTUM = Choice((0.0, 0.5, 0.9))
-_SERVER: dict[str, LogRange | Choice] = {
-    "step_size": _STEP,
-    "local_steps": _LOCAL,
-    "batch_size": _BATCH,
-}
-_SERVER_DEFAULTS: dict[str, Setting] = {"step_size": 0.3, "local_steps": 6, "batch_size": 10}
-_WEIGHTING = ("weighting",)
+_ACCELERATED = Choice((True, False))
 
-_GRAPH_METHODS = (
-    Method(
-        "dgd",
-        "DGD",
-        DGD,
-        "any",
-        {"step_size": _STEP, "batch_size": _BATCH},
-        {"step_size": 0.3, "batch_size": 10},
-    ),
-    Method("dsgd", "DSGD", DSGD, "any", {"step_size": _STEP}, {"step_size": 0.1}),
-    Method(
+Tunable = tuple[Setting, LogRange | Choice | None]
+"""The default of a setting, and the values that tuning searches; None if it is not tuned."""
+
+
+def _method(
+    name: str,
+    title: str,
+    build: Callable[..., Algorithm],
+    runs_on: RunsOn,
+    options: tuple[str, ...] = (),
+    **settings: Tunable,
+) -> Method:
+    space = {key: values for key, (_, values) in settings.items() if values is not None}
+    defaults = {key: default for key, (default, _) in settings.items()}
+    return Method(name, title, build, runs_on, space, defaults, options)
+
+
+def _server(name: str, title: str, build: Callable[..., Algorithm], **settings: Tunable) -> Method:
+    """Return a method of local steps through a server."""
+    return _method(
+        name,
+        title,
+        build,
+        "server",
+        ("weighting",),
+        step_size=(0.3, _STEP),
+        local_steps=(6, _LOCAL_STEPS),
+        batch_size=(10, _BATCH),
+        **settings,
+    )
+
+
+_ALL = (
+    _method("dgd", "DGD", DGD, "any", step_size=(0.3, _STEP), batch_size=(10, _BATCH)),
+    _method("dsgd", "DSGD", DSGD, "any", step_size=(0.1, _STEP)),
+    _method(
         "dfedavgm",
         "DFedAvgM",
         DFedAvgM,
         "any",
-        {
-            "step_size": LogRange(0.003, 1.0),
-            "local_steps": _LOCAL,
-            "momentum": _MOMENTUM,
-            "batch_size": _BATCH,
-        },
-        {"step_size": 0.03, "local_steps": 6, "momentum": 0.9, "batch_size": 10},
+        step_size=(0.03, LogRange(0.003, 1.0)),
+        local_steps=(6, _LOCAL_STEPS),
+        momentum=(0.9, _MOMENTUM),
+        batch_size=(10, _BATCH),
     ),
-    Method(
+    _method(
         "gradient-tracking",
         "gradient tracking",
         GradientTracking,
         "graph",
-        {"step_size": _STEP, "momentum": _MOMENTUM},
-        {"step_size": 0.1, "momentum": 0.0},
+        step_size=(0.1, _STEP),
+        momentum=(0.0, _MOMENTUM),
     ),
-    Method("extra", "EXTRA", EXTRA, "graph", {"step_size": _STEP}, {"step_size": 0.1}),
-    Method(
-        "exact-diffusion",
-        "Exact Diffusion",
-        ExactDiffusion,
-        "graph",
-        {"step_size": _STEP},
-        {"step_size": 0.1},
-    ),
-)
-
-_SERVER_METHODS = (
-    Method("fedavg", "FedAvg", FedAvg, "server", _SERVER, _SERVER_DEFAULTS, _WEIGHTING),
-    Method(
-        "fedprox",
-        "FedProx",
-        FedProx,
-        "server",
-        {**_SERVER, "mu": LogRange(0.001, 1.0)},
-        {**_SERVER_DEFAULTS, "mu": 0.01},
-        _WEIGHTING,
-    ),
-    Method(
-        "scaffold",
-        "SCAFFOLD",
-        SCAFFOLD,
-        "server",
-        {**_SERVER, "server_step_size": LogRange(0.3, 3.0)},
-        {**_SERVER_DEFAULTS, "server_step_size": 1.0},
-        _WEIGHTING,
-    ),
-    Method(
+    _method("extra", "EXTRA", EXTRA, "graph", step_size=(0.1, _STEP)),
+    _method("exact-diffusion", "Exact Diffusion", ExactDiffusion, "graph", step_size=(0.1, _STEP)),
+    _server("fedavg", "FedAvg", FedAvg),
+    _server("fedprox", "FedProx", FedProx, mu=(0.01, LogRange(0.001, 1.0))),
+    _server("scaffold", "SCAFFOLD", SCAFFOLD, server_step_size=(1.0, LogRange(0.3, 3.0))),
+    _server(
         "moon",
         "MOON (logits)",
         MOON,
-        "server",
-        {**_SERVER, "mu": LogRange(0.01, 5.0), "temperature": Choice((0.5, 1.0))},
-        {**_SERVER_DEFAULTS, "mu": 0.1, "temperature": 0.5, "representation": "logits"},
-        _WEIGHTING,
+        mu=(0.1, LogRange(0.01, 5.0)),
+        temperature=(0.5, Choice((0.5, 1.0))),
+        representation=("logits", None),
     ),
-    Method(
-        "feddyn",
-        "FedDyn",
-        FedDyn,
-        "server",
-        {**_SERVER, "alpha": LogRange(0.003, 1.0)},
-        {**_SERVER_DEFAULTS, "alpha": 0.1},
-        _WEIGHTING,
-    ),
-    Method(
+    _server("feddyn", "FedDyn", FedDyn, alpha=(0.1, LogRange(0.003, 1.0))),
+    _server(
         "fedavgm",
         "FedAvgM",
         FedAvgM,
-        "server",
-        {**_SERVER, "momentum": Choice((0.5, 0.8, 0.9)), "server_step_size": LogRange(0.1, 2.0)},
-        {**_SERVER_DEFAULTS, "momentum": 0.5, "server_step_size": 1.0},
-        _WEIGHTING,
+        momentum=(0.5, Choice((0.5, 0.8, 0.9))),
+        server_step_size=(1.0, LogRange(0.1, 2.0)),
     ),
-    Method(
+    _server(
         "fedadam",
         "FedAdam",
         FedAdam,
-        "server",
-        {**_SERVER, "server_step_size": LogRange(0.01, 1.0), "tau": LogRange(0.001, 0.1)},
-        {**_SERVER_DEFAULTS, "server_step_size": 0.1, "tau": 0.01},
-        _WEIGHTING,
+        server_step_size=(0.1, LogRange(0.01, 1.0)),
+        tau=(0.01, LogRange(0.001, 0.1)),
     ),
-)
-
-_ACCELERATED = Choice((True, False))
-
-_CLOSED_FORMS = (
-    Method(
-        "class-means",
-        "class means",
-        ClassMeans,
-        "any",
-        {"accelerated": _ACCELERATED},
-        {"accelerated": True},
-    ),
-    Method(
+    _method("class-means", "class means", ClassMeans, "any", accelerated=(True, _ACCELERATED)),
+    _method(
         "lda",
         "LDA",
         LDA,
         "any",
-        {"shrinkage": LogRange(0.001, 0.9), "accelerated": _ACCELERATED},
-        {"shrinkage": 0.1, "accelerated": True},
+        shrinkage=(0.1, LogRange(0.001, 0.9)),
+        accelerated=(True, _ACCELERATED),
     ),
-    Method(
+    _method(
         "ridge",
         "ridge",
         Ridge,
         "any",
-        {"strength": LogRange(0.001, 10.0), "accelerated": _ACCELERATED},
-        {"strength": 0.1, "accelerated": True},
+        strength=(0.1, LogRange(0.001, 10.0)),
+        accelerated=(True, _ACCELERATED),
     ),
-    Method(
+    _method(
         "one-shot",
         "one-shot averaging",
         OneShot,
         "any",
-        {"strength": LogRange(0.0003, 0.3), "accelerated": _ACCELERATED},
-        {"strength": 0.01, "accelerated": True},
-        _WEIGHTING,
+        ("weighting",),
+        strength=(0.01, LogRange(0.0003, 0.3)),
+        accelerated=(True, _ACCELERATED),
     ),
-    Method(
-        "local-only",
-        "local only",
-        LocalOnly,
-        "any",
-        {"strength": LogRange(0.0003, 0.3)},
-        {"strength": 0.01},
-    ),
+    _method("local-only", "local only", LocalOnly, "any", strength=(0.01, LogRange(0.0003, 0.3))),
 )
 
-METHODS: dict[str, Method] = {
-    method.name: method for method in (*_GRAPH_METHODS, *_SERVER_METHODS, *_CLOSED_FORMS)
-}
-"""All methods, by name. Whoever adds one of their own to it may enter it into studies."""
-
-CATALOGUE: Mapping[str, Method] = dict(METHODS)
-"""The package's own methods, whatever METHODS holds later, and whoever is imported after that."""
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
+"""All methods by name. A custom method that is added here can enter studies like the others."""
 
 
 def method_named(name: str) -> Method:
@@ -306,7 +269,6 @@ def method_named(name: str) -> Method:
     method = METHODS[name]
     if method.name != name:
         raise ValueError(
-            f"methods: got {name!r}, whose own name is {method.name!r}, but METHODS must have a method under "
-            "its own name, by which studies find it"
+            f"methods: got {name!r} for a method with the name {method.name!r}, but they must agree"
         )
     return method

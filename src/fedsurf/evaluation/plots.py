@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsurf.common.text import counted
 from fedsurf.common.writing import check_file, replacing
-from fedsurf.evaluation.evaluate import Comparison
+from fedsurf.evaluation.evaluate import Evaluation
 from fedsurf.evaluation.run import Trajectories
 
 COLOURS = ("#0b6fb8", "#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e")
@@ -51,26 +51,26 @@ def save(figure: Figure, path: Path) -> None:
         )
 
 
-def comparison_figure(comparison: Comparison, epsilon: float | None = None) -> Figure:
+def evaluation_figure(evaluation: Evaluation) -> Figure:
     """Draw accuracy over rounds for all methods, and the gradient norm over the optimizer's layers."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         left, right = figure.subplots(1, 2)
-        _accuracy(left, comparison)
-        _descent(right, comparison.descent.norms, epsilon)
+        _accuracy(left, evaluation)
+        _descent(right, evaluation.descent.norms, evaluation.constraints.epsilon)
     return figure
 
 
-def layers_figure(comparisons: Sequence[tuple[str, Comparison]]) -> Figure:
+def layers_figure(evaluations: Sequence[tuple[str, Evaluation]]) -> Figure:
     """Draw loss and accuracy over the layers of several optimizers (the paper's ablation)."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 3.4), layout="constrained")
         axes = figure.subplots(1, 3)
-        for colour, (name, comparison) in zip(cycle(COLOURS), comparisons, strict=False):
-            runs = comparison.unrolled
+        for colour, (name, evaluation) in zip(cycle(COLOURS), evaluations, strict=False):
+            runs = evaluation.unrolled
             for axis, values in zip(
                 axes,
-                (runs.loss, 100 * runs.accuracy.nan_to_num(0.0), comparison.descent.norms),
+                (runs.loss, 100 * runs.accuracy.nan_to_num(0.0), evaluation.descent.norms),
                 strict=True,
             ):
                 _band(axis, list(range(values.shape[1])), values, colour, name, marker="o")
@@ -166,15 +166,15 @@ def _plain(name: str) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
-def _accuracy(axis: Axes, comparison: Comparison) -> None:
-    _rounds_curve(axis, comparison.unrolled, COLOURS[0], comparison.unrolled.name, marker="o")
-    for colour, runs in zip(cycle(COLOURS[1:]), comparison.classical, strict=False):
+def _accuracy(axis: Axes, evaluation: Evaluation) -> None:
+    _rounds_curve(axis, evaluation.unrolled, COLOURS[0], evaluation.unrolled.name, marker="o")
+    for colour, runs in zip(cycle(COLOURS[1:]), evaluation.classical, strict=False):
         last = int(runs.taken[-1])
         _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {counted(last, 'round')}")
-    ceiling = 100 * float(comparison.centralised.mean())
+    ceiling = 100 * float(evaluation.centralised.mean())
     axis.axhline(ceiling, color="black", linestyle=":", linewidth=1, label="centralised")
     axis.set_xscale("symlog", linthresh=20, linscale=1.5)
-    curves = [comparison.unrolled, *comparison.classical]
+    curves = [evaluation.unrolled, *evaluation.classical]
     last = max(1, *(int(runs.taken[-1]) for runs in curves))
     ticks = sorted({*(tick for tick in (0, 5, 10, 20, 50, 100) if tick <= last), last})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -192,15 +192,13 @@ def _rounds_curve(
     _band(axis, runs.taken.tolist(), accuracy, colour, label, marker=marker)
 
 
-def _descent(axis: Axes, norms: Tensor, epsilon: float | None) -> None:
+def _descent(axis: Axes, norms: Tensor, epsilon: float) -> None:
     layers = list(range(norms.shape[1]))
     _band(axis, layers, norms, COLOURS[0], "measured", marker="o")
-    if epsilon is not None:
-        start = float(norms[:, 0].mean())
-        bound = [start * (1 - epsilon) ** layer for layer in layers]
-        axis.plot(
-            layers, bound, color="black", linestyle=":", label=f"(1 − {epsilon:g})^l of the start"
-        )
+    start = float(norms[:, 0].mean())
+    bound = [start * (1 - epsilon) ** layer for layer in layers]
+    label = f"(1 − {epsilon:g})^l of the start"
+    axis.plot(layers, bound, color="black", linestyle=":", label=label)
     axis.set_xticks(layers[:: max(1, len(layers) // 11)])
     axis.set_ylim(bottom=0)
     axis.set_xlabel("layer l")

@@ -1,4 +1,4 @@
-"""Running algorithms on tasks, and what their runs recorded: trajectories and their statistics."""
+"""Runs of algorithms on tasks, and the trajectories that they record."""
 
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -22,9 +22,9 @@ _DTYPES = {"rounds": torch.int64, "floats": torch.int64}
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What was seen after each recorded step of one run: every field is `[records]`.
+    """The measurements after each recorded step of one run; every field is `[records]`.
 
-    Rounds and floats are int64, all else is float64, whatever the run was computed in.
+    Rounds and floats are int64, all else is float64, whatever the type of the weights.
 
     Attributes
     ----------
@@ -42,6 +42,16 @@ class Trajectory:
         ‖∇f(W)‖ of the stacked gradient over all training examples.
     disagreement : Tensor
         Root mean square distance of the agents' weights from their average.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> from fedsurf.algorithms import DGD
+    >>> study = fedsurf.Study(fedsurf.STUDIES["digits"].config)
+    >>> (task,) = study.environment.test_tasks(seed=0, count=1)
+    >>> found = fedsurf.run(DGD(study.model), task, study.network(0), steps=2)
+    >>> found.rounds.tolist(), found.accuracy.shape
+    ([0, 1, 2], torch.Size([3]))
     """
 
     rounds: Tensor
@@ -53,6 +63,10 @@ class Trajectory:
     disagreement: Tensor
 
 
+FIELDS = tuple(field.name for field in fields(Trajectory))
+"""Names of what a trajectory records; the first is `rounds`."""
+
+
 @dataclass(frozen=True)
 class Trajectories:
     """Runs of one algorithm on several tasks: every field of `Trajectory`, `[tasks, records]`.
@@ -60,9 +74,20 @@ class Trajectories:
     Attributes
     ----------
     name : str
-        What tables and figures call it.
+        The name in tables and figures.
     rounds, floats, loss, accuracy, pooled_accuracy, gradient_norm, disagreement : Tensor
         As in `Trajectory`, with a row for each task.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import fedsurf
+    >>> study = fedsurf.Study(replace(fedsurf.STUDIES["digits"].config, tasks=2, rounds=3))
+    >>> runs = study.run(fedsurf.Entrant("DGD", "dgd"))
+    >>> runs.taken.tolist(), runs.diverged
+    ([0, 1, 2, 3], [None, None])
+    >>> len(runs.summary())
+    4
     """
 
     name: str
@@ -78,17 +103,20 @@ class Trajectories:
     def stack(name: str, runs: Sequence[Trajectory]) -> "Trajectories":
         """Stack the runs of one algorithm."""
         return Trajectories(
-            name,
-            **{
-                field.name: torch.stack([getattr(run, field.name) for run in runs])
-                for field in fields(Trajectory)
-            },
+            name, **{n: torch.stack([vars(run)[n] for run in runs]) for n in FIELDS}
+        )
+
+    @staticmethod
+    def join(name: str, parts: Sequence["Trajectories"]) -> "Trajectories":
+        """Join the runs of one algorithm on several lists of tasks."""
+        return Trajectories(
+            name, **{n: torch.cat([vars(part)[n] for part in parts]) for n in FIELDS}
         )
 
     @property
     def taken(self) -> Tensor:
         """The rounds taken at each record, `[records]`."""
-        return self.rounds.amax(0)  # a run that diverged since the last one tells when it did
+        return self.rounds.amax(0)  # a run that diverged has the round at which it did so
 
     @property
     def diverged(self) -> list[int | None]:
@@ -102,20 +130,24 @@ class Trajectories:
     def summary(self, steps: Sequence[int] | None = None) -> list[dict[str, float | None]]:
         """Return a row for each record: the mean of every field over tasks, and its standard error.
 
-        Of rounds it is the number that was taken, by the tasks that did not diverge. The error is None
-        where there is one task only. `steps` are the steps that were recorded, where it was not every one.
+        The error is None for a single task. The accuracy of a run that diverged is 0.
+
+        Parameters
+        ----------
+        steps : sequence of int or None
+            The recorded steps; None if every step was recorded.
         """
         rows = []
-        for step in range(self.loss.shape[1]):
-            row: dict[str, float | None] = {"step": step if steps is None else steps[step]}
-            row["rounds"] = int(self.taken[step])
-            for field in fields(Trajectory)[1:]:
-                values = getattr(self, field.name)[:, step].double()
-                if field.name in ("accuracy", "pooled_accuracy"):
-                    values = values.nan_to_num(0.0)  # a diverged run is right about nothing
-                row[field.name] = finite(values.mean())
-                if field.name != "floats":
-                    row[f"{field.name}_error"] = finite(standard_error(values))
+        for record, taken in enumerate(self.taken.tolist()):
+            row: dict[str, float | None] = {"step": record if steps is None else steps[record]}
+            row["rounds"] = taken
+            for name in FIELDS[1:]:
+                values = getattr(self, name)[:, record].double()
+                if name in ("accuracy", "pooled_accuracy"):
+                    values = values.nan_to_num(0.0)
+                row[name] = finite(values.mean())
+                if name != "floats":
+                    row[f"{name}_error"] = finite(standard_error(values))
             rows.append(row)
         return rows
 
@@ -132,15 +164,11 @@ def run(
     weighting: AgentWeighting = "uniform",
     record: Container[int] | None = None,
 ) -> Trajectory:
-    """Run an algorithm on a task and record what its steps achieved.
+    """Run an algorithm on a task and record its trajectory.
 
-    All algorithms that are given the same `seed` and `path` draw the same W_0; the network and the
-    mini-batches draw from generators of their own. What is recorded is the start and every step, or
-    those that `record` contains: on a light model, looking takes longer than training.
-
-    A run whose weights are no numbers any more has diverged, and so has one whose recorded loss is none.
-    It stops there, what would have been recorded from there on is NaN, and the rounds and floats are
-    those that it would have taken.
+    All algorithms with the same `seed` and `path` draw the same W_0; network and mini-batches have
+    generators of their own. A run diverges when its weights are not finite or a recorded
+    loss is NaN. It stops there: later records are NaN, with the rounds and floats of a whole run.
 
     Parameters
     ----------
@@ -149,17 +177,28 @@ def run(
     task : Task
         The federated problem.
     network : Network
-        Over which the agents talk; its counts begin anew.
+        The agents' network; its counts are set to 0.
     steps : int
-        How many steps are taken, at least 0; a step may take several rounds.
+        Number of steps, at least 0; a step may take several rounds.
     seed : int
-        Everything random follows from it and from `path`.
+        Seed of everything random, together with `path`.
     path : sequence of str or int
-        What the run is for, e.g. the number of its task.
+        The purpose of the run, e.g. the number of its task.
     weighting : {"uniform", "examples"}
-        How much each agent counts in averages over agents: alike, or by its number of examples.
+        Weight of an agent in averages over agents: equal, or by its number of examples.
     record : container of int or None
-        The steps that are recorded; all where None.
+        The recorded steps, among them 0 for the start; None for all. With a light model, a record
+        takes longer than a step.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> from fedsurf.algorithms import DGD
+    >>> study = fedsurf.Study(fedsurf.STUDIES["digits"].config)
+    >>> (task,) = study.environment.test_tasks(seed=0, count=1)
+    >>> found = fedsurf.run(DGD(study.model), task, study.network(0), steps=10, record=(10,))
+    >>> found.rounds.tolist()
+    [10]
     """
     check_algorithm(algorithm)
     check_kind(task, Task, "task", "a Task")
@@ -173,7 +212,7 @@ def run(
     records: list[tuple[float, ...]] = []
     taken, diverged = 0, False
     for step in range(steps + 1):
-        # One step is taken by a run without a loss at its start, too: what the others would have cost.
+        # A run that diverged at its start takes one step, to know what a step costs.
         if step and not (diverged and taken):
             state = _state(algorithm.step(state, task, network, batches), "step")
             taken = step
@@ -186,7 +225,7 @@ def run(
             if not diverged:
                 records.append(seen)
                 continue
-        # The first such record tells when it stopped, the others when they would have been.
+        # The first record after divergence has the true counts, later ones extrapolate.
         first = not records or not math.isnan(records[-1][2])
         counts = (network.rounds, network.floats)
         rounds, floats = counts if first else (count * step // taken for count in counts)
@@ -198,14 +237,14 @@ def run(
     columns = zip(*records, strict=True)
     return Trajectory(
         **{
-            field.name: torch.tensor(column, dtype=_DTYPES.get(field.name, torch.float64))
-            for field, column in zip(fields(Trajectory), columns, strict=True)
+            name: torch.tensor(column, dtype=_DTYPES.get(name, torch.float64))
+            for name, column in zip(FIELDS, columns, strict=True)
         }
     )
 
 
 def _state(found: object, method: str) -> State:
-    """Return what a method of an algorithm returned, if that is a state with weights."""
+    """Return the state that a method of an algorithm returned, or raise if it is something else."""
     if not isinstance(found, State):
         shown = "None" if found is None else f"a {type(found).__name__}"
         raise TypeError(f"algorithm.{method}: got {shown} from it, but it must return a State")
@@ -228,11 +267,11 @@ def run_all(
     Parameters
     ----------
     algorithm, network, steps, seed, weighting, record
-        As in `run`; the path of a task's randomness is its number.
+        As in `run`; the path of a run is the number of its task.
     tasks : iterable of Task
         The federated problems, at least one.
     on_task : callable or None
-        Called after each, for a progress bar.
+        Called after each task, for a progress bar.
     """
     check_kind(tasks, Iterable, "tasks", "a list of tasks")
     runs = []
@@ -257,7 +296,7 @@ def run_all(
 
 
 def recorded_steps(rounds: int) -> list[int]:
-    """Return the steps of a run to look at: the first 20, then every fifth, then every tenth."""
+    """Return the steps that a long run records: the first 20, then every fifth, then every tenth."""
     steps = [*range(min(rounds, 20) + 1), *range(25, min(rounds, 100) + 1, 5)]
     return sorted({*steps, *range(110, rounds + 1, 10), rounds})
 
@@ -268,7 +307,7 @@ def _record(
     weights = network.agent_rows(state.weights)
     share = task.agent_weights(weighting)
     gradient = share[:, None] * model.gradient(weights, task.train)
-    # A server's model is one row, seen by all agents: one look at the pooled examples is enough.
+    # All agents of a server have the same weights: evaluate them once on the pooled examples.
     different = weights[:1] if weights.stride(0) == 0 else weights
     pooled = model.pooled_accuracy(different, task.test).expand(len(weights))
     return (

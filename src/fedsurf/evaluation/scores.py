@@ -1,4 +1,4 @@
-"""What a study's table shows of each entrant: accuracy at chosen rounds, and what it took to get far."""
+"""Scores of a study's entrants: accuracy at chosen rounds, and the cost of reaching high accuracy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,28 +9,26 @@ from torch import Tensor
 
 from fedsurf.common.statistics import finite, standard_error
 from fedsurf.common.text import counted
+from fedsurf.evaluation.config import SHOWN_ROUNDS
 from fedsurf.evaluation.run import Trajectories
 
-ROUNDS = (10, 20, 50, 100, 200)
-"""After how many rounds accuracy is shown."""
-
 SHARES = (0.9, 0.95, 0.99)
-"""The shares of the centralised accuracy whose reaching is shown."""
+"""Shares of the centralised accuracy; scores have the rounds and floats until each is reached."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """When a share of the centralised accuracy was reached, the median over tasks.
+    """The cost of reaching a share of the centralised accuracy, the median over tasks.
 
     Attributes
     ----------
     share : float
-        Of the centralised accuracy on the same task.
+        Share of the centralised accuracy on the same task.
     tasks : float
-        The share of the tasks on which it was reached at all.
+        Share of the tasks on which it was reached.
     rounds, floats : float or None
-        The median round, and the floats that an agent's links had carried by then; None where fewer
-        than half of the tasks got there.
+        The median round, and the floats per agent until then; None if it was reached on fewer than
+        half of the tasks.
     """
 
     share: float
@@ -44,19 +42,19 @@ class Score:
     """One row of a study's table."""
 
     label: str
-    """What the table calls the entrant."""
+    """The name of the entrant."""
     accuracy: dict[int, tuple[float, float | None]]
-    """Pooled accuracy after so many rounds: mean and standard error over tasks and seeds."""
+    """Pooled accuracy by the number of rounds: mean and standard error over tasks and seeds."""
     end: tuple[int, float, float | None]
     """The last round, and the accuracy then: mean and standard error."""
     spread: float | None
     """Standard deviation of the last accuracy over tasks and seeds."""
     gap: tuple[float, float | None]
-    """How far the last accuracy is below the centralised one on the same task: mean, standard error."""
+    """Centralised accuracy minus the last one on the same task: mean and standard error."""
     floats: float
     """Floats per agent at the end."""
     reached: list[Reached]
-    """When shares of the centralised accuracy were reached."""
+    """The cost of reaching shares of the centralised accuracy."""
     diverged: list[int]
     """The rounds at which runs diverged."""
 
@@ -73,9 +71,23 @@ class Score:
             "diverged_at_rounds": self.diverged,
         }
 
+    def to_row(self, counts: Sequence[int]) -> dict[str, Any]:
+        """Return a row of a table, with the accuracy after each of `counts` rounds, None if unknown."""
+        row: dict[str, Any] = {"method": self.label}
+        for rounds in counts:
+            mean, error = self.accuracy.get(rounds, (None, None))
+            row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
+        row |= {"last_round": self.end[0], "accuracy_end": self.end[1]}
+        row |= {"accuracy_end_error": self.end[2], "spread": self.spread}
+        row |= {"gap": self.gap[0], "gap_error": self.gap[1], "floats_per_agent": self.floats}
+        for reached in self.reached:
+            share = round(100 * reached.share)
+            row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}
+        return row | {"diverged": len(self.diverged)}
+
 
 def score(
-    runs: Trajectories, ceiling: Tensor, agents: int, rounds: Sequence[int] = ROUNDS
+    runs: Trajectories, ceiling: Tensor, agents: int, rounds: Sequence[int] = SHOWN_ROUNDS
 ) -> Score:
     """Summarise an entrant's runs as one row of a study's table.
 
@@ -88,7 +100,16 @@ def score(
     agents : int
         The number of agents, by which floats are divided.
     rounds : sequence of int
-        After how many rounds accuracy is shown.
+        Rounds after which accuracy is shown.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import fedsurf
+    >>> study = fedsurf.Study(replace(fedsurf.STUDIES["digits"].config, tasks=2, rounds=5))
+    >>> found = score(study.run(fedsurf.Entrant("DGD", "dgd")), study.ceiling(), agents=30)
+    >>> found.end[0], found.gap[0] > 0
+    (5, True)
     """
     accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
     if ceiling.shape != accuracy.shape[:1]:
@@ -118,9 +139,9 @@ def score(
 
 
 def _column(rounds: Tensor, count: int) -> int | None:
-    """Return the last record at or before `count` rounds, None where the run was shorter.
+    """Return the last record at or before `count` rounds, None if the run was shorter.
 
-    A method that does not communicate is shown at every count, as it is at its end.
+    For a method that does not communicate it is the last record.
     """
     if int(rounds[-1]) == 0:
         return len(rounds) - 1

@@ -134,9 +134,8 @@ class RunFolder:
         write_json(self.path / "data.json", data)
 
     def read_data(self) -> Any:
-        """Read the fingerprint of the data; None if the run has none."""
-        file = self.path / "data.json"
-        return read_json(file) if file.exists() else None
+        """Read the fingerprint of the data."""
+        return read_json(self.path / "data.json")
 
     def read_best(self, optimizer: UnrolledOptimizer) -> dict[str, Any]:
         """Copy the best θ into `optimizer`; return its metadata: configuration, rule, validation."""
