@@ -1,4 +1,4 @@
-"""Mixing against a loop over neighbours, sparse against dense, and what is counted."""
+"""Mixing against a loop over neighbours, sparse against dense, and the counts of rounds and floats."""
 
 from dataclasses import replace
 
@@ -37,21 +37,19 @@ def test_mixing_equals_a_loop_over_neighbours(shift, agents, width, seed):
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_mixing_takes_any_trailing_dimensions(shift):
+def test_values_may_have_any_trailing_dimensions_and_strides(shift):
     network = Network(nx.cycle_graph(5), shift)
     values = torch.randn(5, 2, 3, 4, generator=seeded(0), dtype=torch.float64)
     mixed = network.mix(values)
     assert mixed.shape == values.shape
     torch.testing.assert_close(mixed.flatten(1), network.mix(values.flatten(1)))
-    flipped = values.transpose(1, 3)  # not contiguous
-    torch.testing.assert_close(network.mix(flipped), mixed.transpose(1, 3))
+    torch.testing.assert_close(network.mix(values.transpose(1, 3)), mixed.transpose(1, 3))
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sparse_networks_mix_and_differentiate_like_dense_ones(shift, dtype):
-    graph = make_graph(GraphConfig("regular"), 502, seeded(1))
-    network = Network(graph, shift)
+    network = Network(make_graph(GraphConfig("regular"), 502, seeded(1)), shift)
     assert network.operator(dtype).is_sparse
     dense = network.operator(torch.float64).to_dense().to(dtype)
     values = weights(2, 502, 6, dtype).reshape(502, 2, 3).requires_grad_()
@@ -64,41 +62,38 @@ def test_sparse_networks_mix_and_differentiate_like_dense_ones(shift, dtype):
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_derivatives_through_sparse_networks_are_those_of_autograd_to_the_bit(shift):
+def test_derivatives_through_sparse_networks_have_the_bits_of_autograd(shift):
     network = Network(make_graph(GraphConfig(), 100, seeded(3)), shift)
-    operator = network.operator(torch.float32)
-    assert operator.is_sparse
     values = weights(4, 100, 33, torch.float32).requires_grad_()
     slope = weights(5, 100, 33, torch.float32)
-    plain = torch.sparse.mm(operator, values)
-    mixed = network.mix(values)
+    plain, mixed = torch.sparse.mm(network.operator(torch.float32), values), network.mix(values)
     assert torch.equal(mixed, plain)
     (expected,) = torch.autograd.grad(plain, values, slope)
     (found,) = torch.autograd.grad(mixed, values, slope)
     assert torch.equal(found, expected)
-    few = weights(6, 100, 1).requires_grad_()
-    assert torch.autograd.gradcheck(network.mix, few)
-    assert torch.autograd.gradgradcheck(network.mix, few)
 
 
-def test_mixing_is_differentiable():
-    network = Network(nx.path_graph(4), "metropolis")
-    values = weights(4, 4, 2).requires_grad_()
+@pytest.mark.parametrize("agents", [4, 100])
+def test_mixing_is_twice_differentiable(agents):
+    network = Network(nx.cycle_graph(agents), "metropolis")
+    values = weights(6, agents, 1).requires_grad_()
     assert torch.autograd.gradcheck(network.mix, values)
+    assert torch.autograd.gradgradcheck(network.mix, values)
 
 
 @pytest.mark.parametrize("shift", ["adjacency", "metropolis"])
-def test_agents_who_agree_still_do_after_mixing(shift):
+def test_agents_with_equal_values_keep_them(shift):
     network = Network(make_graph(GraphConfig("regular"), 10, seeded(2)), shift)
-    alike = weights(5, 1, 3).expand(10, 3)
-    torch.testing.assert_close(network.mix(alike), alike)
+    equal = weights(5, 1, 3).expand(10, 3)
+    torch.testing.assert_close(network.mix(equal), equal)
+    single, values = Network(nx.empty_graph(1), shift), weights(7, 1, 3)
+    assert torch.equal(single.mix(values), values)
+    assert (single.rounds, single.floats) == (1, 0)
 
 
 def test_metropolis_mixing_keeps_the_average_and_reaches_consensus():
-    network = Network(
-        make_graph(GraphConfig("erdos-renyi", probability=0.3), 12, seeded(3)), "metropolis"
-    )
-    values = weights(6, 12, 3)
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.3), 12, seeded(3))
+    network, values = Network(graph, "metropolis"), weights(6, 12, 3)
     mixed = values
     for _ in range(200):
         mixed = network.mix(mixed)
@@ -106,26 +101,14 @@ def test_metropolis_mixing_keeps_the_average_and_reaches_consensus():
     torch.testing.assert_close(mixed, values.mean(0).expand(12, 3), rtol=1e-6, atol=1e-6)
 
 
-def test_a_single_agent_keeps_its_values():
-    values = weights(7, 1, 3)
-    for shift in ("adjacency", "metropolis"):
-        assert torch.equal(Network(nx.empty_graph(1), shift).mix(values), values)
-
-
-def test_two_agents_average():
-    mixed = Network(nx.path_graph(2)).mix(torch.tensor([[0.0], [2.0]]))
-    assert mixed.tolist() == [[1.0], [1.0]]
-
-
 def test_rounds_and_floats_are_counted_link_by_link():
     network = Network(nx.path_graph(3))
     assert sorted(map(tuple, network.links.T.tolist())) == [(0, 1), (1, 0), (1, 2), (2, 1)]
-    assert (network.rounds, network.floats) == (0, 0)
     network.mix(torch.zeros(3, 5))
-    network.mix(torch.zeros(3, 2, 2))
-    assert network.rounds == 2
-    assert network.link_floats.tolist() == [9, 9, 9, 9]
-    assert network.floats == 36
+    network.mix_parts(torch.zeros(3, 1), torch.zeros(3, 3))
+    network.mix(torch.zeros(3, 2, 2), floats=1)
+    assert network.link_floats.tolist() == [10] * 4
+    assert (network.rounds, network.floats) == (3, 40)
     network.reset()
     assert (network.rounds, network.floats) == (0, 0)
 
@@ -139,7 +122,7 @@ def test_rounds_and_floats_are_counted_link_by_link():
         LossyNetwork(Network(nx.path_graph(3)), 0.3, seeded(0)),
     ],
 )
-def test_a_count_that_was_looked_at_stays_what_it_was(network):
+def test_earlier_references_to_the_counts_keep_their_values(network):
     before = network.link_floats
     network.mix(torch.zeros(3, 5))
     between = network.link_floats
@@ -150,109 +133,84 @@ def test_a_count_that_was_looked_at_stays_what_it_was(network):
     assert int(between.sum()) > 0
 
 
-def test_a_message_in_fewer_bits_counts_as_the_floats_that_it_is_said_to_be():
-    values = weights(8, 4, 5)
-    for network in (Network(nx.path_graph(4)), StarNetwork(3, None, seeded(0))):
-        mixed = network.mix(values, floats=2)
-        assert network.link_floats.tolist() == [2] * 6
-        torch.testing.assert_close(mixed, network.mix(values))
-        assert network.link_floats.tolist() == [7] * 6
-
-
-def test_a_single_agent_sends_nothing():
-    network = Network(nx.empty_graph(1))
-    network.mix(torch.zeros(1, 5))
-    assert (network.rounds, network.floats) == (1, 0)
-
-
 @pytest.mark.parametrize("shape", [(4, 2), (2, 2), (3,), ()])
-def test_values_of_the_wrong_shape_are_refused_and_not_counted(shape):
+def test_values_of_the_wrong_shape_raise_and_are_not_counted(shape):
     network = Network(nx.path_graph(3))
-    with pytest.raises(ValueError, match=r"^values: got shape .* 3 nodes"):
-        network.mix(torch.zeros(shape))
+    for mix in (network.mix, lambda part: network.mix_parts(torch.zeros(3, 1), part)):
+        with pytest.raises(ValueError, match=r"^values: got shape .* 3 nodes"):
+            mix(torch.zeros(shape))
     assert network.rounds == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
-def test_whole_numbers_are_refused_and_not_counted(dtype):
+def test_whole_numbers_raise_and_are_not_counted(dtype):
     network = Network(nx.path_graph(3))
     counts = torch.ones(3, 2, dtype=dtype)
-    for mix in (network.mix, lambda one: network.mix_parts(torch.zeros(3, 1), one)):
+    for mix in (network.mix, lambda part: network.mix_parts(torch.zeros(3, 1), part)):
         with pytest.raises(TypeError, match=r"^values: got torch\.\w+, .* floating type$"):
             mix(counts)
     assert network.rounds == network.floats == 0
 
 
-def test_a_graph_of_ones_own_is_checked():
-    with pytest.raises(ValueError, match=r"^graph: got 2 components"):
-        Network(nx.Graph([(0, 1), (2, 3)]))
-
-
 def test_permuting_the_graph_permutes_the_mixing():
-    graph, order = (
-        make_graph(GraphConfig("erdos-renyi", probability=0.5), 6, seeded(4)),
-        [3, 1, 5, 0, 2, 4],
-    )
-    moved = nx.Graph()
-    moved.add_nodes_from(range(6))
+    graph = make_graph(GraphConfig("erdos-renyi", probability=0.5), 6, seeded(4))
+    order, values = [3, 1, 5, 0, 2, 4], weights(8, 6, 2)
+    moved = nx.empty_graph(6)
     moved.add_edges_from((order.index(a), order.index(b)) for a, b in graph.edges)
-    values = weights(8, 6, 2)
     for shift in SHIFTS:
         torch.testing.assert_close(
             Network(moved, shift).mix(values[order]), Network(graph, shift).mix(values)[order]
         )
 
 
-def test_a_configuration_becomes_its_network():
+def test_a_configuration_gives_its_network():
     regular = make_network(NetworkConfig(), 10, seeded(5))
     assert (regular.nodes, regular.agents, regular.server) == (10, 10, False)
     assert regular.links.shape == (2, 30)
-    star = make_network(NetworkConfig(GraphConfig("star"), reporting=4), 10, seeded(5))
+    assert make_network(NetworkConfig(shift="metropolis"), 10, seeded(5)).shift == "metropolis"
+    config = NetworkConfig(GraphConfig("star"), reporting=4)
+    star = make_network(config, 10, seeded(5))
     assert isinstance(star, StarNetwork)
     assert (star.nodes, star.agents, star.server, star.reporting) == (11, 10, True, 4)
-    metropolis = make_network(NetworkConfig(shift="metropolis"), 10, seeded(5))
-    assert metropolis.shift == "metropolis"
-    with pytest.raises(ValueError, match=r"^reporting: got 4 with a ring"):
-        make_network(NetworkConfig(GraphConfig("ring"), reporting=4), 10, seeded(5))
-
-
-def test_a_configuration_says_how_a_server_calls():
-    star = NetworkConfig(GraphConfig("star"), reporting=4)
-    assert make_network(star, 10, seeded(5)).calling == "random"
-    assert make_network(replace(star, calling="in-turn"), 10, seeded(5)).calling == "in-turn"
-    faulty = replace(star, calling="in-turn", faults=FaultConfig(loss=0.1))
+    assert star.calling == "random"
+    faulty = replace(config, calling="in-turn", faults=FaultConfig(loss=0.1))
     assert make_network(faulty, 10, seeded(5)).inner.calling == "in-turn"
-    ring = NetworkConfig(GraphConfig("ring"))
-    with pytest.raises(ValueError, match=r"^calling: got 'in-turn' with a ring graph, but only"):
-        make_network(replace(ring, calling="in-turn"), 10, seeded(5))
-    with pytest.raises(
-        ValueError, match=r"^calling: got 'x', but it must be 'random' or 'in-turn'"
-    ):
-        make_network(replace(star, calling="x"), 10, seeded(5))
 
 
-def test_all_nodes_but_a_server_are_agents():
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("ring", {"reporting": 4}, "reporting: got 4 with a ring"),
+        ("ring", {"calling": "in-turn"}, "calling: got 'in-turn' with a ring graph, but only"),
+        ("star", {"calling": "x"}, "calling: got 'x', but it must be 'random' or 'in-turn'"),
+    ],
+)
+def test_settings_of_a_server_raise_errors_on_other_graphs(kind, settings, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        make_network(NetworkConfig(GraphConfig(kind), **settings), 10, seeded(5))
+
+
+def test_all_nodes_except_a_server_are_agents():
     values = torch.arange(4.0)[:, None]
     assert torch.equal(Network(nx.path_graph(4)).agent_rows(values), values)
-    star = StarNetwork(3, None, seeded(0))
-    assert torch.equal(star.agent_rows(values), values[1:])
+    assert torch.equal(StarNetwork(3, None, seeded(0)).agent_rows(values), values[1:])
 
 
 class Doubling(Network):
-    """Every neighbour hears twice what was sent."""
+    """Neighbours receive twice what was sent."""
 
     def exchange(self, values, sent, lost, floats):
         return super().exchange(values, [2 * part for part in sent], lost, floats + 1)
 
 
-def test_mixing_messages_of_several_parts_and_faults_go_through_carry():
+def test_mixing_messages_of_several_parts_and_faults_use_exchange():
     graph, values = nx.path_graph(4), weights(9, 4, 3)
     plain = Network(graph).operator(torch.float64)
     expected = (2 * plain - plain.diag().diag()) @ values
     network = Doubling(graph)
     torch.testing.assert_close(network.mix(values), expected)
-    one, other = network.mix_parts(values[:, :1], values[:, 1:])
-    torch.testing.assert_close(torch.cat([one, other], 1), expected)
+    parts = network.mix_parts(values[:, :1], values[:, 1:])
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
     faulty = StaleNetwork(network, 1, seeded(0))
     torch.testing.assert_close(faulty.mix(values), expected)
     assert network.link_floats.tolist() == [12] * 6
