@@ -1,8 +1,7 @@
-"""How sure heads should be: what the perceptron sees, that predictions stay, and what it is good for."""
+"""The confidence of heads: its inputs and outputs against plain loops, and its use."""
 
 import math
 
-import networkx as nx
 import numpy as np
 import pytest
 import random_data
@@ -12,18 +11,19 @@ from served import calls
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
+from transferable_runs import AGENTS, network
+from transferable_runs import optimizer as draw_optimizer
+from transferable_runs import states as all_states
 
 import fedsurf
 from fedsurf import FederatedClassifier, SoftmaxHead
-from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
-from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled import TransferableConfig
 from fedsurf.unrolled.transferable.confidence import (
     CONFIDENCE_SUMS,
     INPUTS_SIZE,
     MAX_LOG_FACTOR,
-    Confidence,
     confidence_inputs,
     own_confidence_sums,
 )
@@ -31,53 +31,37 @@ from fedsurf.unrolled.transferable.controller import SCHEDULE_SIZE, schedule
 from fedsurf.unrolled.transferable.newton import by_feature
 from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE, FederationEstimate
 
-AGENTS, ROUNDS = 6, 5
+ROUNDS = 5
 
 
-def optimizer(size=0.5):
-    """Draw an optimizer with much to say about how sure heads should be."""
-    learned = Transferable(TransferableConfig(confidence_width=5), random_data.seeded(1)).double()
-    random = random_data.seeded(2)
-    with torch.no_grad():
-        for value in learned.confidence.parameters():
-            value += size * torch.randn(value.shape, generator=random, dtype=torch.float64)
-    return learned.requires_grad_(False)
-
-
-def network(*, server):
-    if server:
-        return StarNetwork(AGENTS, 3, random_data.seeded(4))
-    return Network(lopsided_graph(), "metropolis")
+def optimizer():
+    return draw_optimizer(config=TransferableConfig(confidence_width=5))
 
 
 def states(learned, task, over, rounds=ROUNDS, **options):
     """Return the algorithm, and its states after every layer."""
     algorithm = learned.on(SoftmaxHead(task.features, task.classes), rounds, **options)
-    state, found = algorithm.init(task, over, random_data.seeded(0)), []
-    for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, random_data.seeded(1))
-        found.append(state)
-    return algorithm, found
+    return algorithm, all_states(algorithm, task, over)[1:]
 
 
-def heard(agents, classes, seed=0):
+def estimate_of(agents, classes, seed=0):
     share = (
         torch.rand(agents, classes, generator=random_data.seeded(seed), dtype=torch.float64) + 0.01
     )
     share = share / share.sum(1, keepdim=True)
-    signals = torch.randn(
+    described = torch.randn(
         agents, DESCRIPTION_SIZE, generator=random_data.seeded(seed), dtype=torch.float64
     )
     one = share[:, 0]
     return FederationEstimate(
-        share, share, one, torch.full_like(one, 4), 3 + one, 30 + one, signals
+        share, share, one, torch.full_like(one, 4), 3 + one, 30 + one, described
     )
 
 
 @pytest.mark.parametrize("classes", [1, 2, 7])
 @pytest.mark.parametrize("server", [False, True])
-def test_what_it_sees_is_what_a_plain_loop_puts_together(classes, server):
-    of, when = heard(3, classes), torch.arange(SCHEDULE_SIZE, dtype=torch.float64)
+def test_inputs_equal_a_plain_loop(classes, server):
+    of, when = estimate_of(3, classes), torch.arange(SCHEDULE_SIZE, dtype=torch.float64)
     agents = torch.tensor([[1.0], [0.5], [0.1]], dtype=torch.float64)
     confidence_sums = torch.tensor([[0.5, 2.0], [-3.0, 0.1], [0.0, 0.0]], dtype=torch.float64)
     found = confidence_inputs(when, of, confidence_sums, agents, server=server)
@@ -96,7 +80,7 @@ def test_what_it_sees_is_what_a_plain_loop_puts_together(classes, server):
         assert found[agent].tolist() == pytest.approx(expected)
 
 
-def test_it_is_a_perceptron_with_a_bounded_outcome():
+def test_the_factor_is_that_of_a_perceptron_and_bounded():
     confidence = optimizer().confidence
     known = torch.randn(4, INPUTS_SIZE, generator=random_data.seeded(3), dtype=torch.float64)
     first, second = confidence.first, confidence.second
@@ -107,8 +91,8 @@ def test_it_is_a_perceptron_with_a_bounded_outcome():
         ]
         out = sum(w * h for w, h in zip(second.weight[0].tolist(), hidden, strict=True))
         out += float(second.bias[0])
-        doubtful = 1 / (1 + 0.05 / math.exp(float(row[1])))
-        expected = MAX_LOG_FACTOR * math.tanh((float(row[0]) + doubtful * out) / MAX_LOG_FACTOR)
+        doubt = 1 / (1 + 0.05 / math.exp(float(row[1])))
+        expected = MAX_LOG_FACTOR * math.tanh((float(row[0]) + doubt * out) / MAX_LOG_FACTOR)
         assert float(found) == pytest.approx(expected)
     with torch.no_grad():
         second.bias.fill_(1e6)
@@ -116,8 +100,8 @@ def test_it_is_a_perceptron_with_a_bounded_outcome():
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
-    learned, task, over = optimizer(), random_data.task(0, AGENTS), network(server=server)
+def test_weights_are_heads_times_the_factor_of_each_agent(server):
+    learned, task, over = optimizer(), random_data.task(0, AGENTS), network(star=server)
     algorithm, found = states(learned, task, over)
     for layer, state in enumerate(found):
         done = min(ROUNDS, 2 * (layer + 1))
@@ -139,12 +123,12 @@ def test_weights_are_heads_times_the_factor_of_what_each_knows(server):
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_no_agent_predicts_otherwise_and_two_more_numbers_are_sent(server):
+def test_predictions_stay_and_two_more_numbers_are_sent(server):
     sure, plain = optimizer(), optimizer()
     plain.confidence = None
     task, runs = random_data.task(0, AGENTS), []
     for learned in (sure, plain):
-        over = network(server=server)
+        over = network(star=server)
         _, found = states(learned, task, over)
         runs.append((found[-1], over.floats))
     (after, floats), (before, same) = runs
@@ -158,7 +142,7 @@ def test_no_agent_predicts_otherwise_and_two_more_numbers_are_sent(server):
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
-def test_what_agents_tell_are_derivatives_by_the_factor_s_logarithm(factor):
+def test_confidence_sums_are_derivatives_by_the_logarithm_of_the_factor(factor):
     logits = torch.randn(2, 3, 5, generator=random_data.seeded(0), dtype=torch.float64)
     real = torch.tensor([[1.0] * 5, [1.0] * 3 + [0.0] * 2], dtype=torch.float64)[:, None]
     chosen = torch.randint(3, (2, 5), generator=random_data.seeded(1))
@@ -179,10 +163,10 @@ def test_what_agents_tell_are_derivatives_by_the_factor_s_logarithm(factor):
 
 @pytest.mark.parametrize("server", [False, True])
 @pytest.mark.parametrize(("features", "examples"), [(3, 6), (5, 3), (40, 4), (40, 50)])
-def test_what_is_heard_of_it_is_averaged_and_half_forgotten(server, features, examples):
-    """In the first round heads are zero and tell nothing; then each tells of the head that it heard."""
+def test_confidence_sums_are_averaged_and_decay(server, features, examples):
+    """In the first round heads are zero and so are the sums; then they are of the received heads."""
     task = random_data.task(0, AGENTS, train=examples, features=features)
-    model, over = SoftmaxHead(features, 3), network(server=server)
+    model, over = SoftmaxHead(features, 3), network(star=server)
     algorithm = optimizer().on(model, 2)
     first = algorithm.round
     middle = first(
@@ -201,64 +185,23 @@ def test_what_is_heard_of_it_is_averaged_and_half_forgotten(server, features, ex
         torch.testing.assert_close(after.confidence_sums, over.operator(torch.float64) @ own / 2)
 
 
-def test_before_it_has_learned_what_agents_told_decides():
-    fresh = Transferable(TransferableConfig(confidence_width=5), random_data.seeded(1))
-    none = Transferable(TransferableConfig(), random_data.seeded(1))
-    task = random_data.task(0, AGENTS, dtype=torch.float32)
-    over = network(server=False)
-    algorithm, found = states(fresh.requires_grad_(False), task, over)
-    plain = states(none.requires_grad_(False), task, network(server=False))[1][-1].weights
-    told = algorithm.inputs(found[-1], over)[:, :1]
-    assert told.any()
-    expected = plain * (MAX_LOG_FACTOR * torch.tanh(told / MAX_LOG_FACTOR)).exp()
-    torch.testing.assert_close(found[-1].weights, expected)
-
-
 @pytest.mark.parametrize("server", [False, True])
-def test_classes_agents_and_units_may_change_their_names(server):
-    task, over = random_data.task(0, AGENTS), network(server=server)
+def test_names_of_classes_and_units_of_features_do_not_matter(server):
+    task, over = random_data.task(0, AGENTS), network(star=server)
     algorithm, found = states(optimizer(), task, over)
     known = algorithm.inputs(found[-1], over)
     turn = torch.tensor([2, 0, 1])
     renamed = Task(
         *(Examples(7 * part.x + 3, turn[part.y], part.mask) for part in (task.train, task.test)), 3
     )
-    over = network(server=server)
+    over = network(star=server)
     algorithm, found = states(optimizer(), renamed, over)
     torch.testing.assert_close(algorithm.inputs(found[-1], over), known)
-    if not server:
-        order = torch.tensor([3, 1, 5, 0, 2, 4])
-        parts = (Examples(part.x[order], part.y[order]) for part in (task.train, task.test))
-        names = {int(agent): place for place, agent in enumerate(order)}
-        graph = nx.empty_graph(AGENTS)
-        graph.add_edges_from((names[one], names[other]) for one, other in lopsided_graph().edges)
-        over = Network(graph, "metropolis")
-        algorithm, found = states(optimizer(), Task(*parts, 3), over)
-        torch.testing.assert_close(algorithm.inputs(found[-1], over), known[order])
-
-
-def test_it_counts_all_rounds_and_whom_a_server_hears():
-    task, over = random_data.task(0, AGENTS), network(server=True)
-    algorithm, found = states(optimizer(), task, over, scaling="features")
-    expected = schedule(4, 5, 3, found[-1].head)
-    torch.testing.assert_close(
-        algorithm.inputs(found[-1], over)[0, 3 : 3 + SCHEDULE_SIZE], expected
-    )
-
-
-@pytest.mark.parametrize("agents", [1, 2])
-def test_it_is_finite_for_one_class_one_agent_and_one_example(agents):
-    part = Examples(torch.ones(agents, 1, 2), torch.zeros(agents, 1, dtype=torch.int64))
-    graph = Network(nx.complete_graph(agents), "metropolis")
-    for over in (graph, StarNetwork(agents, 1, random_data.seeded(0))):
-        learned = fedsurf.load()
-        _, found = states(learned, Task(part, part, 1), over, rounds=4)
-        assert found[-1].weights.isfinite().all()
 
 
 @pytest.mark.parametrize("server", [False, True])
 @pytest.mark.parametrize(("source", "most"), [(load_digits, 0.97), (load_breast_cancer, 1.0)])
-def test_the_shipped_one_makes_probabilities_better_on_data_it_never_saw(source, most, server):
+def test_the_shipped_confidence_improves_probabilities_on_new_data(source, most, server):
     x, y = source(return_X_y=True)
     sure, plain = fedsurf.load(), fedsurf.load()
     plain.confidence = None
@@ -272,11 +215,3 @@ def test_the_shipped_one_makes_probabilities_better_on_data_it_never_saw(source,
             found.append(log_loss(parts[3], model.predict_proba(parts[1])))
         losses[name] = np.mean(found)
     assert losses["sure"] < most * losses["plain"]
-
-
-def test_what_it_says_of_itself_has_no_random_numbers_of_its_own():
-    first, second = (Confidence(5, random_data.seeded(3)) for _ in range(2))
-    for one, other in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert not first.second.weight.any()
-    assert not first.second.bias.any()

@@ -1,22 +1,33 @@
-"""The controller: knobs and gates against plain sums, and the start from which it is trained."""
+"""Controls and gates against plain sums, their initial values, and the damping of rare classes."""
 
 import math
 
-import naive_transfer
+import networkx as nx
+import numpy as np
 import pytest
 import torch
+import transferable_loop
+from hypothesis import given
+from hypothesis import strategies as st
 from random_data import seeded, weights
+from sklearn.datasets import load_digits, make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+from transferable_runs import network, states
 
+import fedsurf
+from fedsurf import FederatedClassifier, SoftmaxHead
+from fedsurf.network import Network
+from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import (
     CLASS_SIZE,
-    CONTEXT_SIZE,
     CONTROLS,
     GRAPH_CALLS,
-    LENGTHS,
-    MIXING,
     SCHEDULE_SIZE,
-    SHARES_SIZE,
     Controller,
+    eased_share,
     schedule,
 )
 from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE
@@ -32,7 +43,7 @@ def controller():
 
 
 def named(lengths, mixing):
-    """Each knob by its name, `[agents]`."""
+    """Return each control by its name, `[agents]`."""
     return dict(zip(CONTROLS, torch.cat([lengths, mixing], 1).unbind(1), strict=True))
 
 
@@ -41,37 +52,39 @@ def named(lengths, mixing):
 def test_the_schedule_equals_its_formula(step, steps, heard):
     found = schedule(step, steps, heard, torch.zeros(1, dtype=torch.float64))
     assert found.shape == (SCHEDULE_SIZE,)
-    assert found.tolist() == pytest.approx(naive_transfer.schedule(step, steps, heard), rel=1e-12)
+    assert found.tolist() == pytest.approx(
+        transferable_loop.schedule(step, steps, heard), rel=1e-12
+    )
     assert found.isfinite().all()
 
 
-def test_knobs_and_gates_equal_plain_sums(controller):
+def test_controls_and_gates_equal_plain_sums(controller):
     for value in controller.parameters():
         value += 0.5 * torch.randn(value.shape, generator=seeded(1), dtype=torch.float64)
-    when, signals = weights(2, 1, SCHEDULE_SIZE)[0], weights(3, AGENTS, DESCRIPTION_SIZE)
+    when, described = weights(2, 1, SCHEDULE_SIZE)[0], weights(3, AGENTS, DESCRIPTION_SIZE)
     about = torch.randn(AGENTS, CLASSES, CLASS_SIZE, generator=seeded(4), dtype=torch.float64)
-    lengths, mixing, context = controller.controls(when, signals, SHARE, HEARD)
-    knobs = named(lengths, mixing)
+    lengths, mixing, context = controller.controls(when, described, SHARE, HEARD)
+    found = named(lengths, mixing)
     gate, offset = controller.gates(about, context)
-    assert list(knobs) == list(CONTROLS)
+    assert list(found) == list(CONTROLS)
     assert gate.shape == offset.shape == (AGENTS, CLASSES, 1)
     for agent in range(AGENTS):
-        values = naive_transfer.perceptron(
+        values = transferable_loop.perceptron(
             controller.round_in,
             controller.round_out,
             [
                 *when.tolist(),
-                *signals[agent].tolist(),
+                *described[agent].tolist(),
                 math.log(float(SHARE[agent])) / 2,
                 math.log(float(HEARD[agent])) / 3,
             ],
         )
         for name, value in zip(CONTROLS, values, strict=False):
-            assert knobs[name].shape == (AGENTS,)
-            assert float(knobs[name][agent]) == pytest.approx(value)
+            assert found[name].shape == (AGENTS,)
+            assert float(found[name][agent]) == pytest.approx(value)
         assert context[agent].tolist() == pytest.approx(values[len(CONTROLS) :])
         for c in range(CLASSES):
-            opening, weight = naive_transfer.perceptron(
+            opening, weight = transferable_loop.perceptron(
                 controller.class_in,
                 controller.class_out,
                 about[agent, c].tolist() + context[agent].tolist(),
@@ -80,21 +93,21 @@ def test_knobs_and_gates_equal_plain_sums(controller):
             assert float(offset[agent, c]) == pytest.approx(weight)
 
 
-def test_as_drawn_it_is_close_to_its_start(controller):
+def test_an_untrained_controller_is_close_to_the_initial_values(controller):
     when = torch.zeros(SCHEDULE_SIZE, dtype=torch.float64)
     lengths, mixing, context = controller.controls(
         when, weights(5, AGENTS, DESCRIPTION_SIZE), torch.ones_like(SHARE), HEARD
     )
-    knobs = named(lengths, mixing)
+    found = named(lengths, mixing)
     for name, start in CONTROLS.items():
-        assert (knobs[name] - start).abs().max() < 0.3, name
+        assert (found[name] - start).abs().max() < 0.3, name
     about = torch.zeros(AGENTS, CLASSES, CLASS_SIZE, dtype=torch.float64)
     gate, offset = controller.gates(about, context)
     assert (gate - 1).abs().max() < 0.2
     assert (offset - 0.5).abs().max() < 0.2
 
 
-def test_the_same_generator_draws_the_same_parameters_and_no_global_one_is_touched():
+def test_parameters_depend_on_the_generator_only():
     before = torch.random.get_rng_state()
     one, two, other = (Controller(16, 12, seeded(seed)) for seed in (1, 1, 2))
     torch.random.set_rng_state(before)
@@ -103,27 +116,68 @@ def test_the_same_generator_draws_the_same_parameters_and_no_global_one_is_touch
     assert not torch.equal(one.round_in.weight, other.round_in.weight)
 
 
-def test_parameters_serve_inputs_of_any_precision(controller):
-    single = Controller(16, 12, seeded(0))
-    when, signals = weights(2, 1, SCHEDULE_SIZE)[0], weights(3, AGENTS, DESCRIPTION_SIZE)
-    found = single.controls(when, signals, SHARE, HEARD)
-    expected = controller.controls(when, signals, SHARE, HEARD)
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == torch.float64
-        torch.testing.assert_close(one, other)
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=8))
+def test_eased_shares_equal_a_plain_loop(sizes):
+    shares = [size / sum(sizes) for size in sizes]
+    expected, even = [], 1 / len(sizes) * (1 - 1 / len(sizes))
+    for share in shares:
+        ratio = share * (1 - share) / even if len(sizes) > 1 else 1.0
+        expected.append(min(1.0, max(0.02, ratio**2)))
+    heard = torch.tensor([shares], dtype=torch.float64)
+    for divergence in (0.0, 0.3):
+        found = eased_share(heard, torch.tensor([divergence], dtype=torch.float64))
+        trusted = [one ** math.exp(-4 * divergence) for one in expected]
+        torch.testing.assert_close(found, torch.tensor([trusted], dtype=torch.float64))
 
 
-def test_its_sizes_are_those_that_it_is_made_of():
-    assert len(LENGTHS) + len(MIXING) == len(CONTROLS) == 11
-    made = Controller(5, 7, seeded(0))
-    shapes = {name: tuple(value.shape) for name, value in made.named_parameters()}
-    assert shapes == {
-        "round_in.weight": (5, SCHEDULE_SIZE + DESCRIPTION_SIZE + SHARES_SIZE),
-        "round_in.bias": (5,),
-        "round_out.weight": (len(CONTROLS) + CONTEXT_SIZE, 5),
-        "round_out.bias": (len(CONTROLS) + CONTEXT_SIZE,),
-        "class_in.weight": (7, CLASS_SIZE + CONTEXT_SIZE),
-        "class_in.bias": (7,),
-        "class_out.weight": (2, 7),
-        "class_out.bias": (2,),
-    }
+@pytest.mark.parametrize("classes", [1, 2, 3, 100])
+def test_damping_of_classes_of_one_size_stays(classes):
+    even = torch.full((2, classes), 1 / classes)
+    assert torch.allclose(eased_share(even, torch.zeros(2)), torch.ones(2, classes))
+
+
+@pytest.mark.parametrize("star", [False, True])
+@pytest.mark.parametrize("rare", [False, True])
+def test_easing_changes_heads_only_where_classes_are_of_different_size(star, rare):
+    x = torch.randn(6, 20, 4, generator=seeded(0), dtype=torch.float64)
+    y = (torch.arange(20) < (2 if rare else 10)).long().expand(6, -1)
+    part = Examples(x + y[:, :, None], y)
+    before, after = (
+        states(
+            fedsurf.load().requires_grad_(False).on(SoftmaxHead(4, 2), 8, ease_rare=ease),
+            Task(part, part, 2),
+            network(star=star),
+        )[-1].weights
+        for ease in (False, True)
+    )
+    assert torch.allclose(before, after, rtol=1e-3, atol=1e-6) != rare
+
+
+@pytest.mark.parametrize("rare", [0.1, 0.02])
+def test_probabilities_of_rare_classes_are_about_right(rare):
+    losses = {"agents": [], "one place": []}
+    for seed in range(2):
+        x, y = make_classification(
+            3000, 15, n_informative=8, weights=[1 - rare], flip_y=0.005, random_state=seed
+        )
+        x, x_test, y, y_test = train_test_split(x, y, test_size=0.4, stratify=y, random_state=seed)
+        model = FederatedClassifier(n_agents=15).fit(x, y)
+        share = y.mean()
+        assert share / 1.8 < model.predict_proba(x)[:, 1].mean() < 1.35 * share
+        for name, one in (("agents", model), ("one place", LogisticRegression().fit(x, y))):
+            losses[name].append(log_loss(y_test, one.predict_proba(x_test)))
+    assert np.mean(losses["agents"]) < 1.25 * np.mean(losses["one place"])
+
+
+def test_classes_of_distant_agents_are_not_taken_for_rare():
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x), torch.tensor(y)
+    held = [torch.nonzero(y == agent // 3).flatten()[agent % 3 :: 3] for agent in range(30)]
+    part = Examples.pad([x[rows] for rows in held], [y[rows] for rows in held])
+    task, head, right = Task(part, part, 10), SoftmaxHead(64, 10), []
+    for ease_rare in (False, True):
+        algorithm = fedsurf.load().on(head, 20, ease_rare=ease_rare)
+        network = Network(nx.cycle_graph(30), shift="metropolis")
+        run = fedsurf.run(algorithm, task, network, algorithm.steps)
+        right.append(float(run.pooled_accuracy[-1]))
+    assert right[1] > right[0] - 0.02

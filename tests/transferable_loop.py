@@ -1,4 +1,4 @@
-"""The transferable layer agent by agent: plain matrices in double precision, explicit inverses.
+"""The transferable layer as plain loops over agents: matrices in double precision, explicit inverses.
 
 Written from the equations in the docstrings, without batches of agents, Gram matrices or factors of
 the curvature. The random directions of the sketch are the only thing that is taken from the layer.
