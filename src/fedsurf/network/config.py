@@ -23,7 +23,16 @@ class GraphConfig:
 
 @dataclass(frozen=True)
 class FaultConfig:
-    """Faults of a network; none by default."""
+    """Faults of a network; none by default.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> faults = fedsurf.FaultConfig(stale=2, loss=0.1)
+    >>> config = fedsurf.NetworkConfig(faults=faults)
+    >>> type(fedsurf.make_network(config, agents=10, generator=fedsurf.generator(0))).__name__
+    'LossyNetwork'
+    """
 
     stale: int = 0
     """Number of stale agents, drawn for each run: their neighbours use what they sent in the round
@@ -41,7 +50,17 @@ class FaultConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """A graph, its shift operator, who reports to a server, and faults."""
+    """A graph, its shift operator, the agents that report to a server, and faults.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> from fedsurf.network import GraphConfig
+    >>> config = fedsurf.NetworkConfig(GraphConfig("star"), reporting=2)
+    >>> star = fedsurf.make_network(config, agents=10, generator=fedsurf.generator(0))
+    >>> star.nodes, star.agents, star.reporting
+    (11, 10, 2)
+    """
 
     graph: GraphConfig = field(default_factory=GraphConfig)
     """The graph."""
@@ -52,7 +71,7 @@ class NetworkConfig:
     reporting: int | None = None
     """Number of agents that report to the server in a round of a star; None for all."""
     calling: Calling = "random"
-    """How the server of a star draws who reports: at random in each round, or in turn, in a random
-    order, every agent once before any is called again."""
+    """The way in which the server of a star draws the agents that report: at random in each round, or
+    in turn, every agent once, in a random order, before any is called again."""
     faults: FaultConfig = field(default_factory=FaultConfig)
     """Faults of the network; none by default."""

@@ -21,17 +21,10 @@ from fedsurf.network.star import check_called
 
 
 class FaultyNetwork(Network):
-    """A network around another one, with faults; its subclasses are the kinds of faults.
+    """A network with faults around an `inner` one, whose graph, S, rounds and floats it shares.
 
-    Parameters
-    ----------
-    inner : Network
-        The network to disturb, with which this one shares graph, S, rounds and floats.
-    active : bool
-        Whether anything ever goes wrong. If not, every bit is that of the inner network.
-    generator : torch.Generator
-        Seeds the faults. They have a stream of their own, so that a star calls the same agents with
-        and without faults.
+    Unless it is `active`, every bit is that of the inner network. The faults are drawn from a stream
+    of their own, seeded by `generator`: a star calls the same agents with and without faults.
     """
 
     def __init__(self, inner: Network, *, active: bool, generator: torch.Generator) -> None:
@@ -139,7 +132,7 @@ class StaleNetwork(FaultyNetwork):
     Parameters
     ----------
     inner : Network
-        The network to disturb.
+        The network without this fault.
     stale : int
         Number of stale agents, the paper's n_asyn.
     generator : torch.Generator
@@ -215,7 +208,7 @@ class LossyNetwork(FaultyNetwork):
     Parameters
     ----------
     inner : Network
-        The network to disturb.
+        The network without this fault.
     loss : float
         The probability, at least 0 and below 1.
     generator : torch.Generator
@@ -223,6 +216,16 @@ class LossyNetwork(FaultyNetwork):
     weights : {"renormalised", "kept-by-receiver"}
         The weight of a lost message: the receiver's remaining weights, its own included, are scaled
         to the same sum; or the receiver uses its own value instead.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> import torch
+    >>> import fedsurf
+    >>> from fedsurf.network import LossyNetwork
+    >>> network = LossyNetwork(fedsurf.Network(nx.cycle_graph(5)), 0.5, fedsurf.generator(0))
+    >>> network.mix(torch.eye(5)).sum(1)  # the weights of the messages that arrive are scaled
+    tensor([1., 1., 1., 1., 1.])
     """
 
     def __init__(
@@ -255,7 +258,7 @@ class LeavingNetwork(FaultyNetwork):
     Parameters
     ----------
     inner : Network
-        The network to disturb.
+        The network without this fault.
     leave : float
         Probability that a present agent leaves before a round.
     comeback : float

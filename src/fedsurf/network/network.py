@@ -177,11 +177,11 @@ class Network:
 
     def _exchange_part(self, values: Tensor, sent: Tensor, lost: LostMessages) -> Tensor:
         if sent is values and lost is NOTHING_LOST:
-            return self._product(self.operator(values.dtype), values)
+            return product(self.operator(values.dtype), values)
         own, links = lost.weigh(*self._own_and_links(values.dtype), self.links[1])
         if sent is values:
-            return self._product(self._matrix(own, links), values)
-        mixed = self._product(self._matrix(torch.zeros_like(own), links), sent)
+            return product(self._matrix(own, links), values)
+        mixed = product(self._matrix(torch.zeros_like(own), links), sent)
         return torch.addcmul(mixed, own.reshape(-1, *[1] * (values.dim() - 1)), values)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:  # noqa: ARG002
@@ -207,9 +207,6 @@ class Network:
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)
-
-    def _product(self, operator: Tensor, values: Tensor) -> Tensor:
-        return product(operator, values.flatten(1)).reshape(values.shape)
 
     def _own_and_links(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the diagonal of S, `[nodes]`, and its entries link by link, `[links]`."""

@@ -172,11 +172,11 @@ NOTHING_LOST = LostMessages()
 
 
 def product(operator: Tensor, values: Tensor) -> Tensor:
-    """Return `operator[nodes, nodes]` times `values[nodes, columns]`, differentiable in the values."""
-    if not operator.is_sparse:
-        return _multiply(operator, values)
-    found: Tensor = _SparseProduct.apply(operator, values)  # type: ignore[no-untyped-call]
-    return found
+    """Return `operator[nodes, nodes]` times `values[nodes, …]`, differentiable in the values."""
+    flat, multiply = values.flatten(1), _multiply
+    if operator.is_sparse:
+        multiply = _SparseProduct.apply
+    return multiply(operator, flat).reshape(values.shape)
 
 
 def _multiply(operator: Tensor, values: Tensor) -> Tensor:

@@ -39,7 +39,14 @@ class DescentConfig:
 
 @dataclass(frozen=True)
 class SurfConfig:
-    """Meta-training of an unrolled optimizer; the paper's values by default."""
+    """Meta-training of an unrolled optimizer; the paper's values by default.
+
+    Examples
+    --------
+    >>> from fedsurf.surf import DescentConfig, SurfConfig
+    >>> SurfConfig(steps=500, descent=DescentConfig(epsilon=0.1)).learning_rate
+    0.01
+    """
 
     steps: int = 3000
     """Meta-training steps; each takes one task."""
