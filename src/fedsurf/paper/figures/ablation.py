@@ -1,12 +1,16 @@
 """The ablation: U-DGD with and without the descending constraints, layer by layer."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
 from torch import Tensor
 
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.paper.artefacts import Artifact, ArtifactStore
 from fedsurf.paper.claims import SAME_MARGIN, Claim, at_least, at_most, same
 from fedsurf.paper.figures.drawing import Panel, draw
-from fedsurf.paper.figures.figure import FigureResult, PaperFigure, Source, curve_of, surf_t
+from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, Source, curve_of, surf_t
 from fedsurf.paper.making import rounds_of
 from fedsurf.paper.sizes import Size
 
@@ -89,14 +93,20 @@ def judge(with_: Tensor, without: Tensor) -> list[Claim]:
     return [gradual, jump, end]
 
 
+def loss_and_accuracy(
+    curves: Sequence[Curve], x_label: str, x_scale: Literal["linear", "counts"]
+) -> list[Panel]:
+    """Return panels of the loss and the accuracy on the agents' own test examples."""
+    loss = Panel("loss", "test loss", curves, percent=False, log_y=True)
+    accuracy = Panel("accuracy", "test accuracy, own examples (%)", curves)
+    return [replace(panel, x_label=x_label, x_scale=x_scale) for panel in (loss, accuracy)]
+
+
 def _make(store: ArtifactStore) -> FigureResult:
     size = store.size
     curves = [curve_of(store, source, "layer") for source in sources_of(size)]
     claims = judge(curves[0].values["accuracy"], curves[1].values["accuracy"])
-    panels = [
-        Panel("", "layer", "test loss", "loss", curves, percent=False, log_y=True),
-        Panel("", "layer", "test accuracy, own examples (%)", "accuracy", curves),
-    ]
+    panels = loss_and_accuracy(curves, "layer", "linear")
     caption = (
         "Loss and accuracy on the agents' own test examples after each layer. Mean over "
         f"{size.tasks} meta-test tasks, bands of one standard error."

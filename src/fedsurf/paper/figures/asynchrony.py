@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from fedsurf.paper.artefacts import Artifact, ArtifactStore
 from fedsurf.paper.claims import Claim, Number, above
-from fedsurf.paper.figures.ablation import WITH, WITHOUT, optimizers, sources_of
-from fedsurf.paper.figures.drawing import Panel, draw
+from fedsurf.paper.figures.ablation import WITH, WITHOUT, loss_and_accuracy, optimizers, sources_of
+from fedsurf.paper.figures.drawing import draw
 from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, curve_of_ends
 from fedsurf.paper.sizes import Size
 
@@ -51,11 +51,7 @@ def _make(store: ArtifactStore) -> FigureResult:
         )
         for place in range(len(by_stale[size.stale[0]]))
     ]
-    x, own = "stale agents", "test accuracy, own examples (%)"
-    panels = [
-        Panel("", x, "test loss", "loss", curves, percent=False, x_scale="counts", log_y=True),
-        Panel("", x, own, "accuracy", curves, x_scale="counts"),
-    ]
+    panels = loss_and_accuracy(curves, "stale agents", "counts")
     caption = (
         "Loss and accuracy after the last layer over the number of stale agents, whose neighbours use "
         f"their estimates of the round before. Mean over {size.tasks} meta-test tasks, bands of one "

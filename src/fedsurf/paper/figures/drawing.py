@@ -21,26 +21,20 @@ SECOND = "#6aa9d8"
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of a figure."""
+    """A panel of a figure: values of curves over rounds, layers or stale agents."""
 
-    title: str
-    """Texts around it."""
-    x_label: str
-    """Texts around it."""
-    y_label: str
-    """Texts around it."""
     value: str
-    """Name of the values that are drawn."""
+    """Name of the values."""
+    y_label: str
     curves: Sequence[Curve]
-    """Its contents."""
     levels: Sequence[Level] = ()
-    """Its contents."""
+    title: str = ""
+    x_label: str = "communication rounds"
+    x_scale: Literal["linear", "rounds", "counts"] = "rounds"
+    """rounds: linear to 20 and logarithmic above; counts: linear to 1 and logarithmic above."""
     percent: bool = True
     """Whether the values are shares, shown in percent."""
-    x_scale: Literal["linear", "rounds", "counts"] = "linear"
-    """rounds: linear to 20 and logarithmic above; counts: linear to 1 and logarithmic above."""
     log_y: bool = False
-    """Whether the values are on a logarithmic scale."""
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
@@ -122,8 +116,7 @@ def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
         axis.yaxis.set_minor_formatter("{x:g}")
     if panel.percent:
         axis.set_ylim(0, 105 if panel.value == "relative_accuracy" else 100)
-    if panel.title:
-        axis.set_title(panel.title, fontsize=9)
+    axis.set_title(panel.title, fontsize=9)
     axis.set_xlabel(panel.x_label)
     axis.set_ylabel(panel.y_label)
 

@@ -52,9 +52,7 @@ def _make(store: ArtifactStore) -> FigureResult:
         here.append(even)
         curves += here
         levels.append(level)
-        panels.append(
-            Panel(name, "communication rounds", ACCURACY, MEASURED, here, [level], x_scale="rounds")
-        )
+        panels.append(Panel(MEASURED, ACCURACY, here, [level], name))
     first, last = (f"α = {alpha:g}" for alpha in (size.alphas[0], size.alphas[-1]))
     claims.append(slower_degradation(curves, first, last))
     caption = (

@@ -132,9 +132,7 @@ def _make_graph(name: str, graph: str, chosen: Chosen, store: ArtifactStore) -> 
         curves,
         size.rounds,
     )
-    panel = Panel(
-        "", "communication rounds", ACCURACY, "pooled_accuracy", curves, [level], x_scale="rounds"
-    )
+    panel = Panel("pooled_accuracy", ACCURACY, curves, [level])
     caption = (
         f"Accuracy over communication rounds, {graph}. Mean over {size.tasks} meta-test tasks, bands of "
         "one standard error; dashed: with the paper's settings."
@@ -195,10 +193,9 @@ def _make_star(store: ArtifactStore) -> FigureResult:
         .with_untuned(above_all(mine, untuned, "textbook settings"))
         .with_notes(_transferable(curves, "relative_accuracy"))
     )
-    x_label, share = "communication rounds", "relative to centralised (%)"
     panels = [
-        Panel("", x_label, ACCURACY, "pooled_accuracy", curves, [level], x_scale="rounds"),
-        Panel("", x_label, share, "relative_accuracy", curves, x_scale="rounds"),
+        Panel("pooled_accuracy", ACCURACY, curves, [level]),
+        Panel("relative_accuracy", "relative to centralised (%)", curves),
     ]
     caption = (
         f"Accuracy over communication rounds through a server, {config.network.reporting} of "
