@@ -2,11 +2,11 @@ from .config import Activation as Activation
 from .config import GradientTransferConfig as GradientTransferConfig
 from .config import TransferableConfig as TransferableConfig
 from .config import UDGDConfig as UDGDConfig
-from .graph_filter import GraphFilter as GraphFilter
 from .perceptron import Perceptron as Perceptron
 from .perceptron import flatten_batch as flatten_batch
 from .transferable.optimizer import Transferable as Transferable
 from .transferable.optimizer import TransferableAlgorithm as TransferableAlgorithm
 from .transferable.optimizer import TransferState as TransferState
 from .udgd import UDGD as UDGD
+from .udgd import GraphFilter as GraphFilter
 from .udgd import UDGDLayer as UDGDLayer

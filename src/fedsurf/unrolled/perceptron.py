@@ -47,10 +47,6 @@ class Perceptron(nn.Module):
         self, parameters: int, batch: int, activation: Activation, generator: torch.Generator
     ) -> None:
         super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"activation: got {activation!r}, but it must be one of {', '.join(_ACTIVATIONS)}"
-            )
         self._activation = _ACTIVATIONS[activation]
         bound = (parameters + batch) ** -0.5
         matrix = torch.empty(parameters, parameters + batch)
@@ -67,10 +63,9 @@ class Perceptron(nn.Module):
 
 
 class _Affine(torch.autograd.Function):
-    """M [w_i ‖ b_i] + d for every agent, differentiated only where someone asks.
+    """M [w_i ‖ b_i] + d for every agent, differentiated only by inputs that need it.
 
-    The mini-batch is data: half of the product that autograd would make for the joined input is for
-    nobody.
+    The mini-batch usually does not: autograd would compute its half of the product in vain.
     """
 
     @staticmethod
@@ -80,7 +75,7 @@ class _Affine(torch.autograd.Function):
         joined = torch.cat([weights, flat_batch], 1)
         ctx.save_for_backward(joined, matrix)
         ctx.width = weights.shape[1]
-        # What autograd saves may come back as another object, which knows nothing of factors.
+        # Saved tensors may come back as other objects, without `factors`.
         ctx.shared = matrix if isinstance(matrix, SharedMatrix) else None
         return functional.linear(joined, matrix, offset)
 
@@ -105,6 +100,13 @@ def flatten_batch(batch: Examples, classes: int) -> Tensor:
     """Lay out each agent's mini-batch example after example, each followed by its one-hot label.
 
     Returns `[agents, examples · (features + classes)]`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf.tasks.examples import Examples
+    >>> flatten_batch(Examples(torch.tensor([[[0.5, 2.0]]]), torch.tensor([[1]])), classes=3)
+    tensor([[0.5000, 2.0000, 0.0000, 1.0000, 0.0000]])
     """
     labels = functional.one_hot(batch.y, classes).to(batch.x.dtype)
     return torch.cat([batch.x, labels], 2).flatten(1)

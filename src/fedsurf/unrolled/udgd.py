@@ -2,9 +2,11 @@
 
     w_{i,l} = [Σ_{k=0..K} h_{k,l} S^k W_{l−1}]_i − σ(M_l [w_{i,l−1} ‖ b_{i,l}] + d_l)
 
-Beside its classical step in `fedsurf.algorithms.dgd`: mixing becomes a learned filter of K rounds,
-the gradient step a learned perceptron of the weights and a mini-batch.
+Compared with its classical step in `fedsurf.algorithms.dgd`, mixing becomes a learned filter of K rounds,
+and the gradient step a learned perceptron of the weights and a mini-batch.
 """
+
+from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +19,47 @@ from fedsurf.network import Network
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import UDGDConfig
-from fedsurf.unrolled.graph_filter import GraphFilter
 from fedsurf.unrolled.perceptron import Perceptron, flatten_batch
 
 
+class GraphFilter(nn.Module):
+    """A polynomial of the shift operator, Σ_k h_k S^k W, with `order + 1` learned taps h_0 … h_K.
+
+    It starts as the plain mean of the K + 1 terms.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> import torch
+    >>> from fedsurf.network import Network
+    >>> network = Network(nx.cycle_graph(4), "metropolis")
+    >>> filtered = GraphFilter(order=2)(torch.ones(4, 3), network)
+    >>> filtered.shape, network.rounds
+    (torch.Size([4, 3]), 2)
+    """
+
+    def __init__(self, order: int) -> None:
+        super().__init__()
+        self.order = order
+        self.taps = nn.Parameter(torch.full((order + 1,), 1 / (order + 1)))
+
+    def forward(self, weights: Tensor, network: Network) -> Tensor:
+        """Filter `weights[nodes, parameters]` in `order` rounds.
+
+        A server, node 0 of a star, has no weights to keep: its tap h_0 is left out.
+        """
+        shifted = weights
+        filtered = self.taps[0] * weights
+        if network.server:
+            filtered = torch.cat([torch.zeros_like(filtered[:1]), filtered[1:]])
+        for tap in self.taps[1:]:
+            shifted = network.mix(shifted)
+            filtered = filtered + tap * shifted
+        return filtered
+
+
 class UDGDLayer(nn.Module):
-    """One layer φ(W, B; h, M, d): a graph filter beside a perceptron."""
+    """One layer φ(W, B; h, M, d): a graph filter minus a perceptron."""
 
     def __init__(self, model: SoftmaxHead, config: UDGDConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -45,11 +82,19 @@ class UDGD(nn.Module):
     Parameters
     ----------
     model : SoftmaxHead
-        What the agents train. The perceptrons are made for its number of features and classes.
+        The model that agents train. The perceptrons fit its numbers of features and classes only.
     config : UDGDConfig
         The optimizer's shape.
     generator : torch.Generator
         Draws the initial parameters θ.
+
+    Examples
+    --------
+    >>> from fedsurf import UDGD, SoftmaxHead, generator
+    >>> from fedsurf.unrolled import UDGDConfig
+    >>> optimizer = UDGD(SoftmaxHead(8, 3), UDGDConfig(layers=4), generator(0))
+    >>> optimizer.steps, sum(parameter.numel() for parameter in optimizer.parameters())
+    (4, 14916)
     """
 
     name = "U-DGD"
@@ -57,10 +102,7 @@ class UDGD(nn.Module):
     def __init__(self, model: SoftmaxHead, config: UDGDConfig, generator: torch.Generator) -> None:
         super().__init__()
         check_kind(model, SoftmaxHead, "model", "a SoftmaxHead")
-        if config.layers < 1:
-            raise ValueError(f"layers: got {config.layers}, but there must be at least 1")
-        if config.batch_size < 1:
-            raise ValueError(f"batch_size: got {config.batch_size}, but it must be at least 1")
+        config.check()
         self.model = model
         self.config = config
         self.start = Start(config.initial_mean, config.initial_deviation)
@@ -70,7 +112,7 @@ class UDGD(nn.Module):
 
     @property
     def steps(self) -> int:
-        """How many steps the optimizer can take: its layers."""
+        """The largest number of steps: the layers."""
         return len(self.layers)
 
     @property
@@ -78,13 +120,13 @@ class UDGD(nn.Module):
         """The number of descending constraints: one for each layer."""
         return self.steps
 
-    def on(self, model: Model, rounds: int | None = None) -> "UDGD":
-        """Return the algorithm for a model: itself, since it was made for one."""
+    def on(self, model: Model, rounds: int | None = None) -> UDGD:
+        """Return the algorithm for a model: the optimizer itself, which fits one model only."""
         wanted = (self.model.parameters, len(self.layers) * self.config.filter_order)
         if model.parameters != wanted[0] or rounds not in (None, wanted[1]):
             raise ValueError(
                 f"model, rounds: got {model.parameters} parameters and {rounds} rounds, but this "
-                f"optimizer was made for {wanted[0]} and {wanted[1]}"
+                f"optimizer has {wanted[0]} and {wanted[1]}"
             )
         return self
 
@@ -94,7 +136,7 @@ class UDGD(nn.Module):
         if (task.features, task.classes) != (self.model.features, self.model.classes):
             raise ValueError(
                 f"task: got {task.features} features and {task.classes} classes, but this optimizer "
-                f"was made for {self.model.features} and {self.model.classes}"
+                f"fits {self.model.features} and {self.model.classes}"
             )
         found, wanted = task.train.x.dtype, next(self.parameters()).dtype
         if found != wanted:
@@ -105,7 +147,7 @@ class UDGD(nn.Module):
         return State(self.start.draw(network, self.model, generator, found))
 
     def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Apply the next layer, each agent with a mini-batch of its own."""
+        """Apply the next layer, each agent with a mini-batch of its examples."""
         if state.steps >= self.steps:
             raise ValueError(
                 f"state: got one after {state.steps} steps, but this optimizer has {self.steps} layers"

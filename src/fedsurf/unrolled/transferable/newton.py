@@ -235,7 +235,8 @@ class HeadFit:
         self._logits = self._first_logits + self.bias
         self._moved: tuple[Tensor, Tensor] | None = None
         self._steps = 0
-        self._prepared: tuple[Step, _Factors] | None = None
+        self._step: Step | None = None
+        self._again: Tensor | float
 
     @property
     def logits(self) -> Tensor:
@@ -251,11 +252,10 @@ class HeadFit:
 
     def take(self, step: Step) -> None:
         """Take one step against the gradient of the regularised loss on the examples."""
-        if self._prepared is None or self._prepared[0] is not step:
-            factors = _Factors.of(step, self.problem.curvature, self.bias.shape[1])
-            self._prepared = step, factors
-            self._again: Tensor | float = 1.0
-        factors, examples = self._prepared[1], self.examples
+        if step is not self._step:
+            self._step, self._again = step, 1.0
+            self._factors = _Factors.of(step, self.problem.curvature, self.bias.shape[1])
+        factors, examples = self._factors, self.examples
         residual = torch.addcmul(self._target, (self.logits + step.offset).softmax(1), self._share)
         fresh = residual if examples.wide else residual @ examples.rows
         onto = self.problem.seen if examples.wide else self.problem.rows[:, 1:-1]
