@@ -165,7 +165,7 @@ def test_without_the_shared_moment_agents_know_that_of_their_own_examples(parts,
 @pytest.fixture(scope="module")
 def problems():
     few = WideConfig(
-        real_share=0.0, server_share=0.0, most_agents=10, most_examples=100, test_examples=50
+        real_share=0.0, server_share=0.0, max_agents=10, max_examples=100, test_examples=50
     )
     return WideProblems(few, 0)
 

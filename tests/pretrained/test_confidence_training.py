@@ -34,7 +34,7 @@ from fedsurf.unrolled.transferable.confidence import (
     Confidence,
 )
 
-SMALL = WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20)
+SMALL = WideConfig(real_share=0.0, max_agents=20, max_examples=60, test_examples=20)
 
 
 def whole():

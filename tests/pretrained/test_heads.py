@@ -26,7 +26,7 @@ from fedsurf.unrolled import TransferableConfig
 
 TINY = PretrainConfig(
     optimizer=TransferableConfig(width=4, class_width=3, confidence_width=2),
-    problems=WideConfig(real_share=0.0, most_agents=20, most_examples=60, test_examples=20),
+    problems=WideConfig(real_share=0.0, max_agents=20, max_examples=60, test_examples=20),
     surf=replace(PretrainConfig().surf, steps=2, validate_every=1, validation_tasks=2),
     confidence=ConfidenceConfig(problems=3, steps=2),
     seed=5,
@@ -91,7 +91,7 @@ def test_the_written_weights_are_those_of_the_returned_optimizer(whole):
 
 @pytest.mark.parametrize("last", [1, 2])
 def test_a_stopped_run_resumes_to_the_same_bytes(whole, tmp_path, last):
-    """After step 1 there is no state yet, and it starts anew; after step 2 there is that of step 1."""
+    """After step 1 there is no state yet; after step 2 there is that of step 1."""
     before = torch.get_rng_state()
     with pytest.raises(Stop):
         pretrain(TINY, tmp_path / "run", observers=[StopAfter(last)])
@@ -202,8 +202,8 @@ def test_a_used_folder_and_another_recipe_are_refused(whole, tmp_path):
         ({"seed": 4}, r"seed \(5 there, 4 here\)"),
         ({"surf": replace(TINY.surf, clip=None)}, r"surf\.clip \(0\.3 there, None here\)"),
         (
-            {"problems": replace(TINY.problems, most_agents=30)},
-            r"problems\.most_agents \(20 there, 30 here\)",
+            {"problems": replace(TINY.problems, max_agents=30)},
+            r"problems\.max_agents \(20 there, 30 here\)",
         ),
     ):
         with pytest.raises(ValueError, match=rf"another configuration, which differs in {message}"):
@@ -238,12 +238,12 @@ def test_the_shipped_recipe_constrains_descent_on_wide_problems():
     assert recipe.problems.real_share > 0
     assert recipe.problems.server_share > 0
     assert recipe.problems.batch_share > 0
-    assert json.loads(json.dumps(to_dict(recipe))) == to_dict(recipe)
+    assert pretrained.card()["recipe"] == json.loads(json.dumps(to_dict(recipe)))
 
 
 ARGUMENTS = [
     "--optimizer.width", "4", "--optimizer.class-width", "3", "--problems.real-share", "0",
-    "--problems.most-agents", "20", "--problems.most-examples", "60",
+    "--problems.max-agents", "20", "--problems.max-examples", "60",
     "--problems.test-examples", "20", "--surf.steps", "2", "--surf.validation-tasks", "2",
     "--optimizer.confidence-width", "2", "--confidence.problems", "2", "--confidence.steps", "2",
 ]  # fmt: skip

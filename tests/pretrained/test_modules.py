@@ -1,4 +1,4 @@
-"""The optimizer of modules: its problems, its recipe, and loading what it makes."""
+"""The optimizer of modules: its problems, its recipe, and loading."""
 
 import json
 from dataclasses import replace
@@ -30,9 +30,7 @@ from fedsurf.pretrained.recipes.modules import (
 from fedsurf.unrolled.config import GradientTransferConfig
 
 DEFAULT = ModulePretrainConfig()
-SMALL = replace(
-    DEFAULT.problems, real_share=0.0, most_agents=20, most_examples=60, test_examples=20
-)
+SMALL = replace(DEFAULT.problems, real_share=0.0, max_agents=20, max_examples=60, test_examples=20)
 TINY = ModulePretrainConfig(
     optimizer=GradientTransferConfig(width=4, local_steps=2),
     problems=SMALL,
@@ -77,7 +75,7 @@ def test_servers_and_mini_batches_are_refused(name):
 def test_the_shipped_recipe_constrains_descent_on_graphs():
     assert DEFAULT.surf.descent.constrained
     assert DEFAULT.problems.server_share == 0
-    assert json.loads(json.dumps(to_dict(DEFAULT))) == to_dict(DEFAULT)
+    assert pretrained.card("module")["recipe"] == json.loads(json.dumps(to_dict(DEFAULT)))
 
 
 def test_pretraining_resumes_and_its_weights_load_as_modules_only(tmp_path: Path) -> None:
@@ -103,8 +101,8 @@ def test_pretraining_from_the_command_line(
 ) -> None:
     command = [
         "pretrain-modules", "--folder", str(tmp_path / "run"), "--optimizer.width", "4",
-        "--optimizer.local-steps", "2", "--problems.real-share", "0", "--problems.most-agents", "20",
-        "--problems.most-examples", "60", "--problems.test-examples", "20", "--surf.steps", "1",
+        "--optimizer.local-steps", "2", "--problems.real-share", "0", "--problems.max-agents", "20",
+        "--problems.max-examples", "60", "--problems.test-examples", "20", "--surf.steps", "1",
         "--surf.validation-tasks", "1",
     ]  # fmt: skip
     assert run([*command, "--json"]) == 0

@@ -179,7 +179,7 @@ def test_a_share_of_the_problems_is_real(wide, loaded):
 
 def test_configured_shares_and_sizes_are_kept():
     config = WideConfig(
-        real_share=0.0, server_share=0.0, fault_share=0.0, most_agents=20, most_examples=100,
+        real_share=0.0, server_share=0.0, fault_share=0.0, max_agents=20, max_examples=100,
         test_examples=40,
     )  # fmt: skip
     found = [WideProblems(config, 0).training(number) for number in range(20)]
@@ -197,14 +197,14 @@ def test_configured_shares_and_sizes_are_kept():
         assert problem.algorithm(optimizer).rounds == problem.rounds
         with pytest.raises(TypeError, match=r"^optimizer: got a object"):
             problem.algorithm(object())
-    rare = WideProblems(replace(config, rare_share=1.0, most_examples=2000), 0)
+    rare = WideProblems(replace(config, rare_share=1.0, max_examples=2000), 0)
     smallest = []
     for number in range(10):
         task = rare.training(number).task
         counts = torch.bincount(task.train.pooled().y[0], minlength=task.classes)
         smallest.append(float(counts.min() * task.classes / counts.sum()))
     assert sum(one < 0.3 for one in smallest) >= 8
-    even = WideProblems(replace(config, even_share=1.0, most_examples=2000), 0)
+    even = WideProblems(replace(config, even_share=1.0, max_examples=2000), 0)
     for number in range(10):
         task = even.training(number).task
         if task.train.counts.min() >= 20:
@@ -261,9 +261,9 @@ def test_rare_classes_are_drawn_with_concentrations_between_a_tenth_and_one():
     ("name", "value", "wanted"),
     [
         ("views", 0, "at least 1"),
-        ("most_agents", 0, "at least 10, "),
-        ("most_agents", 9, "at least 10, "),
-        ("most_examples", 199, "at least 200, two for each"),
+        ("max_agents", 0, "at least 10, "),
+        ("max_agents", 9, "at least 10, "),
+        ("max_examples", 199, "at least 200, two for each"),
         ("test_examples", 0, "at least 1"),
         *(
             (field.name, value, "between 0 and 1$")
@@ -280,7 +280,7 @@ def test_invalid_configurations_are_refused(name, value, wanted):
 
 
 def test_the_narrowest_distribution_keeps_to_its_sizes():
-    config = WideConfig(real_share=0.0, most_agents=10, most_examples=20, test_examples=1)
+    config = WideConfig(real_share=0.0, max_agents=10, max_examples=20, test_examples=1)
     wide = WideProblems(config, 0)
     tasks = [wide.training(number).task for number in range(30)]
     assert max(task.agents for task in tasks) == 10

@@ -38,9 +38,9 @@ class WideConfig:
     """Share of the problems with rare classes."""
     views: int = 6
     """Number of random views of the real images."""
-    most_agents: int = 100
+    max_agents: int = 100
     """Largest number of agents."""
-    most_examples: int = 5000
+    max_examples: int = 5000
     """Largest number of training examples of a federation."""
     test_examples: int = 512
     """Approximate number of test examples of a federation."""
@@ -52,9 +52,9 @@ class WideConfig:
                 check_share(getattr(self, one.name), one.name)
         check_count(self.views, "views")
         reason = ", as few agents are up to that"
-        check_count(self.most_agents, "most_agents", MAX_FEW_AGENTS, reason)
-        least = 2 * self.most_agents
-        check_count(self.most_examples, "most_examples", least, ", two for each of most_agents")
+        check_count(self.max_agents, "max_agents", MAX_FEW_AGENTS, reason)
+        least = 2 * self.max_agents
+        check_count(self.max_examples, "max_examples", least, ", two for each of max_agents")
         check_count(self.test_examples, "test_examples")
 
 
@@ -124,8 +124,8 @@ _MODULES_PROBLEMS = WideConfig(
     server_share=0.0,
     fault_share=0.15,
     views=4,
-    most_agents=30,
-    most_examples=1200,
+    max_agents=30,
+    max_examples=1200,
     test_examples=300,
 )
 _MODULES_SURF = replace(

@@ -133,13 +133,13 @@ class WideProblems:
         return RealPopulation.of(views[chosen], labels, generator)
 
     def _task(self, population: Population, generator: torch.Generator) -> Task:
-        agents = round(log_uniform(10, 0.6 * self.config.most_agents, generator))
+        agents = round(log_uniform(10, 0.6 * self.config.max_agents, generator))
         if chance(0.25, generator):
-            agents = self.config.most_agents
+            agents = self.config.max_agents
         if chance(self.config.few_share, generator):
             agents = round(log_uniform(2, MAX_FEW_AGENTS, generator))
         most = min(
-            100 if agents > MAX_SMALL_FEDERATION else 300, self.config.most_examples // agents
+            100 if agents > MAX_SMALL_FEDERATION else 300, self.config.max_examples // agents
         )
         examples = round(log_uniform(2, most, generator))
         if chance(0.5, generator):
