@@ -45,7 +45,7 @@ def test_other_content_is_another_entry(cache, change):
     assert cache.read("DGD", CONTENT | change) is None
 
 
-def test_equal_content_is_the_same_entry_whatever_its_order_and_types(cache):
+def test_equal_content_is_the_same_entry_in_any_order_and_types(cache):
     cache.write("DGD", CONTENT, TENSORS)
     same = {
         "rate": np.float64(0.1),

@@ -80,7 +80,7 @@ def test_an_option_outside_a_literal_names_the_options():
         from_dict(NetworkConfig, content)
 
 
-def test_a_whole_number_may_stand_for_a_float_but_nothing_else_does():
+def test_a_whole_number_may_stand_for_a_float_and_nothing_else_may():
     content = to_dict(Outer())
     rate = from_dict(Outer, {**content, "inner": {"rate": 1, "kind": "a"}}).inner.rate
     assert rate == 1.0
@@ -115,7 +115,7 @@ def test_a_whole_number_may_stand_for_a_float_but_nothing_else_does():
         ({"surplus": 1}, r"^configuration: .*unknown ones \['surplus'\]"),
     ],
 )
-def test_what_does_not_fit_is_an_error_that_names_the_field(change, message):
+def test_values_that_do_not_fit_name_the_field(change, message):
     with pytest.raises(ValueError, match=message):
         from_dict(Outer, {**to_dict(Outer()), **change})
 
@@ -128,7 +128,7 @@ def test_a_missing_field_is_named_even_though_it_has_a_default():
 
 
 @pytest.mark.parametrize("content", [None, 3, [1], "text"])
-def test_something_else_than_a_table_is_refused(content):
+def test_content_must_be_a_table(content):
     with pytest.raises(ValueError, match=r"^configuration: got .*table of fields"):
         from_dict(Outer, content)
 

@@ -21,7 +21,7 @@ def test_the_same_seed_and_path_give_the_same_bits(seed, path):
     assert torch.equal(draw(seed, *path), draw(seed, *path))
 
 
-def test_a_copy_draws_the_same_and_takes_nothing():
+def test_a_copy_draws_the_same_and_leaves_the_original_as_it_is():
     source = generator(3, "source")
     torch.rand(5, generator=source)
     expected = [torch.rand(4, generator=copied(source)) for _ in range(2)]

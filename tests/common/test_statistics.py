@@ -16,7 +16,7 @@ def test_the_standard_error_is_that_of_the_mean_along_the_first_dimension():
     torch.testing.assert_close(standard_error(values), torch.from_numpy(expected))
 
 
-def test_a_single_value_says_nothing_about_its_error():
+def test_the_error_of_a_single_value_is_infinite():
     assert standard_error(torch.ones(1, 2)).tolist() == [float("inf")] * 2
     assert float(standard_error(torch.ones(1))) == float("inf")
 

@@ -38,7 +38,7 @@ def test_long_text_is_shortened() -> None:
 
 
 @given(st.text())
-def test_whatever_is_printable_is_unchanged_and_the_rest_becomes_printable(text: str) -> None:
+def test_printable_text_is_unchanged_and_other_text_becomes_printable(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text) or len(text) > 30
     if text.isprintable() and len(text) <= 200:

@@ -1,4 +1,4 @@
-"""How many threads there are, for whom and for how long."""
+"""The number of threads, and for how long."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_optimizers_of_fewer_than_50_million_parameters_take_one_thread(monkeypa
 
 
 @pytest.mark.parametrize(("n_jobs", "wanted"), [(None, 1), (1, 1), (2, 2)])
-def test_there_are_as_many_as_asked_for_and_then_as_many_as_before(n_jobs, wanted):
+def test_the_number_of_threads_is_restored(n_jobs, wanted):
     with threads.threads(n_jobs):
         assert torch.get_num_threads() == wanted
     assert torch.get_num_threads() == 3
@@ -52,7 +52,7 @@ def test_processes_of_joblib_take_one_each(monkeypatch):
         assert torch.get_num_threads() == 1
 
 
-def test_the_last_of_several_at_once_restores_what_was_before_the_first():
+def test_the_last_of_overlapping_blocks_restores_the_original_number():
     first, second = threads.threads(1), threads.threads(2)
     first.__enter__()
     second.__enter__()

@@ -70,14 +70,7 @@ class FileError(ValueError):
 def reading(path: Path, kind: str, limit: int | None = None) -> Iterator[None]:
     """Turn all errors of reading a file into a `FileError`.
 
-    Parameters
-    ----------
-    path : Path
-        The file. It must exist.
-    kind : str
-        What the file must be, for the message, such as "JSON".
-    limit : int or None
-        The size of the largest file that is read, in bytes; None for any.
+    `kind` names the expected format in the message, and `limit` is the largest size in bytes.
     """
     if path.is_dir():
         raise FileError(f"{path}: this is a folder, but it must be a file")
@@ -113,6 +106,12 @@ def read_json(path: Path) -> Any:
     """
     with reading(path, "JSON", MAX_JSON_BYTES):
         return _parse(path, path.read_text(encoding="utf-8"))
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """Read a file that has a JSON value in each line."""
+    with reading(path, "lines of JSON", MAX_JSON_BYTES):
+        return [_parse(path, line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def _parse(path: Path, text: str) -> Any:
@@ -225,10 +224,7 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
 
 def column_names(path: Path, asked: Collection[str | None] = ()) -> list[str]:
-    """Return the names of the columns of a .csv or .parquet file.
-
-    The index of a data frame in a .parquet file is left out, unless it is among `asked`.
-    """
+    """Return the names of a table's columns; the index of a data frame only if it is among `asked`."""
     if path.suffix.lower() == ".parquet":
         with reading(path, "a .parquet file", MAX_TABLE_BYTES), _opened_parquet(path) as file:
             schema = file.schema_arrow
@@ -253,8 +249,6 @@ def read_columns(path: Path, names: Sequence[str], text: Collection[str] = ()) -
     ----------
     path : Path
         The file. The first line of a .csv file names the columns.
-    names : sequence of str
-        The columns to read.
     text : collection of str
         Columns of a .csv file that are read as text, so that "007" stays apart from "7". The others have
         the types that pandas finds, as those of a .parquet file have theirs.

@@ -19,7 +19,14 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
     seed : int
         The run's seed.
     *path : str or int
-        What the randomness is for, e.g. `"task", 17`. Different paths are independent.
+        The purpose of the randomness, e.g. `"task", 17`. Different paths are independent.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import generator
+    >>> torch.equal(*(torch.rand(3, generator=generator(0, "task", 17)) for _ in range(2)))
+    True
     """
     key = "/".join([str(_whole(seed, "seed")), *(_key(part) for part in path)])
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()

@@ -3,7 +3,6 @@
 The texts are in `templates/`; this module reads the folder and formats its numbers.
 """
 
-import json
 import re
 import shutil
 from base64 import b64encode
@@ -15,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.common.files import FileError, read_json
+from fedsurf.common.files import FileError, read_json, read_json_lines
 from fedsurf.common.text import counted
 from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.config import ExperimentConfig
@@ -100,9 +99,9 @@ def meta_trainings(folder: Path) -> list[MetaTraining]:
         except FileError:
             continue
         log, pace = run / "log.jsonl", run / PACE_FILE
-        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        records = read_json_lines(log) if log.is_file() else []
         seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
-        found.append(MetaTraining(config, [json.loads(line) for line in lines], seconds))
+        found.append(MetaTraining(config, records, seconds))
     return sorted(found, key=lambda one: describe(one.config))
 
 
