@@ -47,18 +47,6 @@ def test_ten_reporting_agents_have_the_weight_of_a_hundred(shift):
     close(mixed[1:], full[1:])  # the agents' own rows are the same
 
 
-def test_agents_that_do_not_report_do_not_matter_to_the_server():
-    network = StarNetwork(20, 4, seeded(0))
-    _, reporters = rows_of_s(network, 2)
-    values = weights(3, 21, 2)
-    network.reset(seeded(2))
-    before = network.mix(values)
-    changed = values.clone()
-    changed[[agent for agent in range(1, 21) if agent not in reporters.tolist()]] = float("nan")
-    network.reset(seeded(2))
-    close(network.mix(changed)[0], before[0])
-
-
 def test_the_server_hears_all_agents_equally_in_expectation():
     network, values = StarNetwork(20, 4, seeded(0)), weights(4, 21, 2)
     exact = StarNetwork(20, None, seeded(0)).mix(values)[0]

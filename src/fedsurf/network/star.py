@@ -147,9 +147,7 @@ class StarNetwork(Network):
         message, `among` is a mask of those that do, bool `[agents]`.
         """
         check_called(agents, self.agents)
-        receivers = torch.cat([agents, _selected(self._lost_downloads, among)])
-        used = (self.links[0] == 0) & torch.isin(self.links[1], 1 + receivers)
-        self._count_floats(value.numel(), used)
+        self._count_messages(0, agents, self._lost_downloads, among, value.numel())
         return value.expand(len(agents), *value.shape)
 
     def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
@@ -159,10 +157,16 @@ class StarNetwork(Network):
         message to send, `among` is a mask of those that do, bool `[agents]`.
         """
         check_called(agents, self.agents, values)
-        senders = torch.cat([agents, _selected(self._lost_uploads, among)])
-        used = (self.links[1] == 0) & torch.isin(self.links[0], 1 + senders)
-        self._count_floats(values.shape[1:].numel(), used)
+        self._count_messages(1, agents, self._lost_uploads, among, values.shape[1:].numel())
         return values
+
+    def _count_messages(
+        self, end: int, agents: Tensor, lost: Tensor, among: Tensor | None, floats: int
+    ) -> None:
+        """Count messages between the server, at this end of a link, and agents, lost ones included."""
+        every = torch.cat([agents, lost if among is None else lost[among[lost]]])
+        used = (self.links[end] == 0) & torch.isin(self.links[1 - end], 1 + every)
+        self._count_floats(floats, used)
 
     def _draw(self) -> Tensor:
         """Draw the agents of a round, int64 `[reporting]`, from 0 on."""
@@ -189,7 +193,3 @@ def check_called(agents: Tensor, count: int, values: Tensor | None = None) -> No
         raise ValueError(
             f"values: got {len(values)} rows, but there must be one for each of {len(agents)} agents"
         )
-
-
-def _selected(agents: Tensor, among: Tensor | None) -> Tensor:
-    return agents if among is None else agents[among[agents]]
