@@ -1,5 +1,6 @@
 """The documentation says what is so: its code runs, its commands parse, its links lead somewhere."""
 
+import functools
 import inspect
 import os
 import re
@@ -103,26 +104,26 @@ class ParsedError(BaseException):
 
 @pytest.fixture
 def only_parsing(monkeypatch):
-    """Let commands stop where their work begins."""
+    """Let commands stop once their arguments are parsed."""
+    load = cli.load
 
-    def stop(*args, **kwargs):
+    def stopping(name):
+        command = load(name)
+        if not inspect.isfunction(command):
+            return command
+
+        @functools.wraps(command)
+        def stop(*args, **kwargs):
+            raise ParsedError
+
+        return stop
+
+    def stop_data(*args, **kwargs):
         raise ParsedError
 
-    for command in ("train", "demo", "ablation"):
-        monkeypatch.setattr(f"fedsurf.cli.{command}.run_training", stop)
-    monkeypatch.setattr("fedsurf.cli.evaluate.show_evaluation", stop)
-    monkeypatch.setattr("fedsurf.evaluation.tuning.tune", stop)
-    monkeypatch.setattr("fedsurf.evaluation.comparison.compare", stop)
-    monkeypatch.setattr("fedsurf.cli.audit.find", stop)
-    monkeypatch.setattr("fedsurf.cli.certify.find", stop)
-    monkeypatch.setattr("fedsurf.cli.reproduce.size_named", stop)
-    monkeypatch.setattr("fedsurf.cli.reproduce.write_report", stop)
-    monkeypatch.setattr("fedsurf.estimator.fit.fit_table", stop)
-    monkeypatch.setattr("fedsurf.estimator.fit.predict_table", stop)
-    monkeypatch.setattr("fedsurf.cli.pretrain.run_pretraining", stop)
-    monkeypatch.setattr("fedsurf.cli.pretrain_modules.run_pretraining", stop)
-    monkeypatch.setattr(cli.sources, "catalogue", stop)
-    monkeypatch.setattr(cli.sources, "get", stop)
+    monkeypatch.setattr(cli, "load", stopping)
+    monkeypatch.setattr("fedsurf.tasks.sources.catalogue", stop_data)
+    monkeypatch.setattr("fedsurf.tasks.sources.get", stop_data)
 
 
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
