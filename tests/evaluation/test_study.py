@@ -262,7 +262,7 @@ class TestEntrants:
                 asked.append(config)
                 return super().network(seed, config)
 
-        study = Study(ON_8_FEATURES, environment=Watched(ON_8_FEATURES.resolved()))
+        study = Study(ON_8_FEATURES, environment=Watched(ON_8_FEATURES))
         study.run(Entrant("U-DGD", run=str(trained)))
         assert {config.shift for config in asked} == {preset("smoke").network.shift}
 

@@ -12,6 +12,7 @@ from fedsurf.cli.main import run as run_command
 from fedsurf.common.files import FileError
 from fedsurf.evaluation import tuning
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
+from fedsurf.evaluation.environment import resolved
 from fedsurf.evaluation.methods import Setting, method_named
 from fedsurf.evaluation.run import run_all
 from fedsurf.evaluation.study import Study
@@ -172,7 +173,6 @@ def test_settings_survive_their_file(tmp_path: Path) -> None:
         lambda content: {**content, "study": [1]},
         lambda content: {**content, "methods": {"dgd": []}},
         lambda content: {**content, "methods": {"dgd": [{"step_size": 0.1}]}},
-        lambda content: {**content, "methods": {"nothing": content["methods"]["dgd"]}},
     ],
 )
 def test_a_damaged_file_of_settings_is_named(tmp_path: Path, spoil) -> None:
@@ -183,36 +183,19 @@ def test_a_damaged_file_of_settings_is_named(tmp_path: Path, spoil) -> None:
         TunedSettings.read(file)
 
 
-@pytest.mark.parametrize(
-    ("method", "setting", "value", "message"),
-    [
-        ("dgd", "step_size", "0.1", "as the settings of dgd"),
-        ("dgd", "step_size", -1.0, "step_size: got -1.0, but it must be a finite number above 0"),
-        ("dgd", "batch_size", 2.5, "batch_size: got 2.5, but it must be a whole number"),
-        ("dfedavgm", "local_steps", 2.5, "local_steps: got 2.5, but it must be a whole number"),
-    ],
-)
-def test_an_invalid_setting_in_a_file_is_named(
-    tmp_path: Path, method: str, setting: str, value: Setting, message: str
-) -> None:
-    settings = {**method_named(method).defaults, setting: value}
-    file = tmp_path / "tuned.json"
-    TunedSettings.of(Study(SMALL), BUDGET, Tuned(method, [Trial(settings, 0.5)])).write(file)
-    with pytest.raises(FileError, match=rf"tuned.json: .*got .*{message}"):
-        TunedSettings.read(file)
-
-
 def test_settings_know_in_what_their_study_differs_from_another() -> None:
     study = Study(SMALL)
     settings, data = tuned_dgd(study), fingerprint(study.features)
     size = replace(SMALL, tasks=7, rounds=9, seeds=(1,), task=replace(SMALL.task, test_examples=2))
-    assert settings.differences_from(size, data) == []
+    assert settings.differences_from(resolved(size), data) == []
     moved = replace(SMALL, data=replace(SMALL.data, source="elsewhere.npz"))
-    assert settings.differences_from(moved, data) == [], "the same data under another name"
+    assert settings.differences_from(resolved(moved), data) == [], (
+        "the same data under another name"
+    )
     other = fingerprint(replace(study.features, train_x=2 * study.features.train_x))
-    (found,) = settings.differences_from(SMALL, other)
+    (found,) = settings.differences_from(study.config, other)
     assert found == "the features of its train part (data of the same name)"
-    (found,) = settings.differences_from(moved, other)
+    (found,) = settings.differences_from(resolved(moved), other)
     assert found == "data.source (digits there, elsewhere.npz here)"
     for config, found in (
         (replace(SMALL, network=FAULTY), "network.faults.loss (0.0 there, 0.1 here)"),
@@ -222,7 +205,7 @@ def test_settings_know_in_what_their_study_differs_from_another() -> None:
             "task.partition (class-imbalanced there, dirichlet here)",
         ),
     ):
-        assert settings.differences_from(config, data) == [found]
+        assert settings.differences_from(resolved(config), data) == [found]
 
 
 def test_settings_are_shipped_for_every_method() -> None:

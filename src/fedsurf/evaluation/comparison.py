@@ -163,7 +163,7 @@ def compare(
     source, notes, classical = None, _start_notes(study, entrants, methods), study.methods(methods)
     if classical:
         settings = _settings_for(study, tuned)
-        different = settings.differences_from(config, fingerprint(study.features))
+        different = settings.differences_from(study.config, fingerprint(study.features))
         source = {"file": None if tuned is None else str(tuned), "differences": different}
         notes += _settings_notes(tuned, different)
         for method in classical:

@@ -1,15 +1,12 @@
 """Configurations of experiments, studies and tuning; importable without torch, for command lines."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from fedsurf import network as networks
 from fedsurf.network.config import NetworkConfig
 from fedsurf.surf.config import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.unrolled.config import UDGDConfig
 
-PAPER_DEVIATION = 1.0
-"""Standard deviation of the initial weights in the paper."""
 SHOWN_ROUNDS = (10, 20, 50, 100, 200)
 """Rounds after which tables show accuracy."""
 PRETRAINED_ROUNDS = (20,)
@@ -77,16 +74,6 @@ class StudyConfig:
     does."""
     validation_share: float = 0.4
     """Share of the data set's training part that only validation tasks use."""
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of the initial weights, the paper's by default."""
-        return PAPER_DEVIATION if self.initial_deviation is None else self.initial_deviation
-
-    def resolved(self) -> "StudyConfig":
-        """Return the study with its defaults for shift operator and start filled in."""
-        network = replace(self.network, shift=networks.shift_of(self.network))
-        return replace(self, network=network, initial_deviation=self.deviation)
 
 
 @dataclass(frozen=True)

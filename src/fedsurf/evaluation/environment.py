@@ -1,5 +1,6 @@
 """The environment that methods share: data, tasks, networks, model, start and weighting of agents."""
 
+from dataclasses import replace
 from functools import cached_property
 
 from fedsurf.algorithms import Start
@@ -7,11 +8,22 @@ from fedsurf.common.checks import check_count
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network, NetworkConfig, make_network
+from fedsurf.network import Network, NetworkConfig, make_network, shift_of
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.distribution import DividedTasks, meta_tasks
 from fedsurf.tasks.features import Features, load_features
 from fedsurf.tasks.task import Task
+
+PAPER_DEVIATION = 1.0
+"""Standard deviation of the initial weights in the paper."""
+
+
+def resolved(config: StudyConfig) -> StudyConfig:
+    """Return a study with its defaults for shift operator and start filled in."""
+    start = config.initial_deviation
+    deviation = PAPER_DEVIATION if start is None else start
+    network = replace(config.network, shift=shift_of(config.network))
+    return replace(config, network=network, initial_deviation=deviation)
 
 
 class Environment:
@@ -45,8 +57,9 @@ class Environment:
             self.weighting = config.surf.weighting
             self._streams = ("test-task", "tuning-task")
         else:
+            self.config = config = resolved(config)
             self.seed = 0
-            self.start = Start(0.0, config.deviation)
+            self.start = Start(0.0, config.initial_deviation or 0.0)
             self._streams = ("study-task", "study-tuning")
 
     @cached_property

@@ -20,7 +20,7 @@ from fedsurf.common.cache import Cache
 from fedsurf.common.checks import check_count, check_kind, check_not_negative
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
 from fedsurf.evaluation.entrant import Entrant
-from fedsurf.evaluation.environment import Environment
+from fedsurf.evaluation.environment import Environment, resolved
 from fedsurf.evaluation.methods import METHODS, Method, Settings, method_named
 from fedsurf.evaluation.run import FIELDS, Trajectories, recorded_steps, run_all
 from fedsurf.evaluation.tuning import Tuned, candidates, try_settings
@@ -77,8 +77,9 @@ class Study:
             raise ValueError(
                 f"seeds: got {config.seeds}, but there must be at least one, and no two equal ones"
             )
-        check_not_negative(config.deviation, "initial_deviation")
-        self.config = config.resolved()
+        if config.initial_deviation is not None:
+            check_not_negative(config.initial_deviation, "initial_deviation")
+        self.config = resolved(config)
         self.environment = environment or Environment(self.config, features)
         self.is_custom = environment is not None or type(self) is not Study
         """Whether tasks and networks may be others than those of the configuration."""
