@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import naive
 import networkx as nx
 import numpy as np
 import pytest
@@ -115,41 +114,6 @@ def moved(task, shift, unit):
     return Task(part(task.train), part(task.test), task.classes)
 
 
-def columns(part):
-    """Return each agent's real examples, feature by feature."""
-    return [
-        [[x[feature] for x, _ in own] for feature in range(part.features)]
-        for own in random_data.real_examples(part)
-    ]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_units_over_a_graph_equal_a_loop(masked):
-    graph = nx.path_graph(AGENTS)
-    network = Network(graph, shift="metropolis")
-    part = random_data.examples(3, AGENTS, 5, FEATURES, masked=masked)
-    centre, units = units_of(part, network)
-    own = columns(part)
-    parts = [
-        [[len(one[0])] for one in own],
-        [list(map(sum, one)) for one in own],
-        [[sum(value**2 for value in feature) for feature in one] for one in own],
-    ]
-    for _ in range(2):
-        parts = [naive.mix(graph, rows, "metropolis") for rows in parts]
-    counts, sums, squares = parts
-    means, second = (
-        [[value / count[0] for value in row] for row, count in zip(rows, counts, strict=True)]
-        for rows in (sums, squares)
-    )
-    unit = [
-        [(square - mean**2) ** 0.5 for square, mean in zip(*rows, strict=True)]
-        for rows in zip(second, means, strict=True)
-    ]
-    torch.testing.assert_close(centre, torch.tensor(means, dtype=torch.float64))
-    torch.testing.assert_close(units, torch.tensor(unit, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("server", [False, True])
 def test_units_in_a_complete_graph_are_those_of_the_pooled_examples(server):
     network = Network(nx.complete_graph(AGENTS), shift="metropolis")
@@ -237,20 +201,6 @@ def test_standardising_takes_floats_but_no_rounds():
     assert more.tolist() == [0, 2 * spreads, *[4 * spreads + moments] * 4]
 
 
-def test_a_feature_that_is_constant_in_a_neighbourhood_is_zero_there():
-    graph = nx.path_graph(6)
-    part = random_data.examples(13, 6, 8, FEATURES)
-    x = part.x.clone()
-    x[:, :, 0] = 0.0
-    x[0, 0, 0] = 5.0  # seen by agent 0 only, once
-    part = Examples(x, part.y)
-    centre, units = units_of(part, Network(graph, shift="metropolis"))
-    seen = ((part.x - centre[:, None]) / units[:, None])[:, :, 0]
-    assert seen[3:].abs().max() < 1e-12
-    assert seen[1:3].abs().max() < 1
-    assert seen[0].abs().max() < 8
-
-
 def loop_units(deviations, trust=1.0):
     """Return units by plain loops."""
     logs = sorted(math.log(one) for one in deviations if one > 0)
@@ -313,23 +263,6 @@ def test_small_spreads_of_few_rows_are_not_trusted(rows, agents, trust, every):
         expected = [max(one, one**trust) or 1.0 for one in deviations.tolist()]  # the median is 1
         expected[4] = 1.0
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("deviations", "expected"),
-    [
-        ([1.0, 2.0, 3.0, 4.0, 9.0], [3.0] * 5),
-        ([1e-3, 1.0, 1e3], [1e-3, 1.0, 1e3]),
-        ([2.0] * 20 + [1e6], [2.0] * 20 + [1e6]),
-        ([2.0] * 20 + [1e-6], [2.0] * 20 + [1e-6]),
-        ([5.0], [5.0]),
-        ([0.0, 4.0, 0.0, 4.0], [4.0] * 4),
-        ([0.0, 0.0], [1.0, 1.0]),
-    ],
-)
-def test_features_of_one_unit_keep_it_and_others_are_standardised(deviations, expected):
-    found = units_for(deviations)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).expand_as(found))
 
 
 @pytest.fixture
