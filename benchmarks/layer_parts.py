@@ -41,6 +41,7 @@ from fedsurf.network import Network
 from fedsurf.pretrained.config import PretrainConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.surf import MetaTraining
+from fedsurf.tasks.features import fingerprint
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller
 from fedsurf.unrolled.transferable.newton import LocalUpdate, local_problems
@@ -230,7 +231,7 @@ def studies_of(settings: Settings) -> dict[tuple[str, str], Study]:
 
 def digest_of(settings: Settings) -> str:
     """Return a checksum of what results depend on."""
-    data = {name: study.digest for (name, _), study in studies_of(settings).items()}
+    data = {name: fingerprint(study.features) for (name, _), study in studies_of(settings).items()}
     recipe = PretrainConfig()
     content = {
         "steps": settings.steps,
