@@ -1,4 +1,4 @@
-"""Datasets: what is accepted, what is refused and with which words, and how parts are divided."""
+"""Datasets: accepted arrays, errors, and the division into parts."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def dataset(**changes):
     return Dataset(**{"name": "toy", "version": "1", "classes": 2, **parts, **changes})
 
 
-def test_images_and_features_are_told_apart():
+def test_images_and_features_are_distinguished():
     assert dataset().images
     features = np.zeros((10, 3), np.float32)
     assert not dataset(train_x=features, test_x=features[:4]).images
@@ -33,7 +33,10 @@ def test_images_and_features_are_told_apart():
     [
         ({"classes": 0}, "classes: got 0"),
         ({"train_x": IMAGES.astype(np.float32)}, r"train_x: got float32 of shape \[10, 4, 4, 1\]"),
-        ({"test_x": IMAGES[:0], "test_y": np.zeros(0, np.int64)}, "test_x: .* at least one"),
+        (
+            {"test_x": IMAGES[:0], "test_y": np.zeros(0, np.int64)},
+            "test_x: .* there must be an example",
+        ),
         ({"train_x": np.zeros((10, 3, 4, 4), np.uint8)}, "the last dimension must be the channels"),
         ({"train_y": LABELS.astype(np.int32)}, "train_y: got int32"),
         ({"train_y": np.zeros(9, np.int64)}, r"int64 of shape \[10\]"),
@@ -42,7 +45,7 @@ def test_images_and_features_are_told_apart():
         ({"test_x": np.zeros((4, 5, 5, 1), np.uint8)}, "test_x: got examples of shape"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(changes, words):
+def test_wrong_parts_are_refused_by_name(changes, words):
     with pytest.raises(ValueError, match=words):
         dataset(**changes)
 
@@ -56,21 +59,21 @@ def test_nan_features_are_refused():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint8])
 def test_tables_of_any_number_type_become_float32_features(dtype):
-    made = Dataset.from_arrays(np.eye(10, 3).astype(dtype), LABELS, np.eye(4, 3), LABELS[:4])
-    assert made.train_x.dtype == np.float32
-    np.testing.assert_array_equal(made.train_x, np.eye(10, 3))
+    found = Dataset.from_arrays(np.eye(10, 3).astype(dtype), LABELS, np.eye(4, 3), LABELS[:4])
+    assert found.train_x.dtype == np.float32
+    np.testing.assert_array_equal(found.train_x, np.eye(10, 3))
 
 
-def test_tensors_are_taken_as_arrays_are():
+def test_tensors_give_the_same_dataset_as_arrays():
     by_tensor = Dataset.from_arrays(torch.from_numpy(IMAGES), torch.from_numpy(LABELS))
     by_array = Dataset.from_arrays(IMAGES, LABELS)
     assert by_tensor.version == by_array.version
 
 
 def test_integer_images_without_channels_become_grey_images():
-    made = Dataset.from_arrays(IMAGES[..., 0].astype(np.int64), LABELS)
-    assert made.train_x.dtype == np.uint8
-    assert made.train_x.shape[1:] == (4, 4, 1)
+    found = Dataset.from_arrays(IMAGES[..., 0].astype(np.int64), LABELS)
+    assert found.train_x.dtype == np.uint8
+    assert found.train_x.shape[1:] == (4, 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -84,17 +87,21 @@ def test_integer_images_without_channels_become_grey_images():
         (np.array([[None]] * 10), LABELS, "train_x: got an array of type object"),
         (np.eye(10), LABELS + 0.5, r"train_y: got the label 0\.5"),
         (np.eye(10), np.full(10, np.nan), "train_y: .* NaN"),
-        (np.eye(10), LABELS[:9], "train_y: got 9 labels, but train_x has 10"),
+        (
+            np.eye(10),
+            LABELS[:9],
+            r"train_y: got int64 of shape \[9\], .* shape \[10\], a label for each example of train_x",
+        ),
         (np.eye(10), LABELS - 1, "train_y: got the label -1"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused_by_name(x, y, words):
+def test_wrong_arrays_are_refused_by_name(x, y, words):
     with pytest.raises(ValueError, match=words):
         Dataset.from_arrays(x, y)
 
 
 def test_a_test_part_needs_its_labels():
-    with pytest.raises(ValueError, match="test_y: got none"):
+    with pytest.raises(ValueError, match="test_y: got None"):
         Dataset.from_arrays(IMAGES, LABELS, IMAGES)
 
 
@@ -111,7 +118,7 @@ def test_the_split_takes_the_stated_share_of_every_class(labels, fraction, extra
     for label in np.unique(labels):
         size = int((labels == label).sum())
         assert chosen[labels == label].sum() == size * round(fraction * 10**6) // 10**6
-    # What was decided about the first examples does not depend on later ones.
+    # The choice among the first examples does not depend on later ones.
     longer = split(np.append(labels, [extra]), fraction)
     np.testing.assert_array_equal(longer[:-1], chosen)
 
@@ -122,7 +129,7 @@ def test_a_share_outside_the_unit_interval_is_refused(fraction):
         split(LABELS, fraction)
 
 
-def test_the_checksum_knows_type_shape_and_content():
+def test_the_checksum_depends_on_type_shape_and_content():
     base = np.arange(6, dtype=np.int32)
     others = [base.astype(np.uint32), base.reshape(2, 3), base[::-1]]
     assert len({checksum(array) for array in [base, *others]}) == 4
@@ -138,7 +145,7 @@ def test_the_checksum_knows_type_shape_and_content():
         (np.array([0, 1, 10**6, 0]), r"labels up to 1000000, but no example has the label 2"),
     ],
 )
-def test_labels_that_number_no_classes_are_named(labels, message):
+def test_labels_that_are_not_numbers_of_classes_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         Dataset.from_arrays(np.zeros((4, 2)), labels)
     if labels.shape == (4,) and labels.max() < 10:

@@ -11,7 +11,7 @@ from fedsurf.tasks.examples import Examples
 
 
 def numbered(counts, size):
-    """Examples whose one feature is 100 · agent + position, and whose label is the position."""
+    """Return examples whose only feature is 100 · agent + position, and whose label is the position."""
     agents, position = len(counts), torch.arange(size)
     x = 100.0 * torch.arange(agents)[:, None] + position
     mask = position < torch.tensor(counts)[:, None]
@@ -21,7 +21,7 @@ def numbered(counts, size):
 
 
 @given(st.integers(0, 1000), st.lists(st.integers(2, 6), min_size=1, max_size=4))
-def test_a_mini_batch_is_of_different_real_examples_of_the_own_agent(seed, counts):
+def test_a_mini_batch_has_different_real_examples_of_its_agent(seed, counts):
     batch = numbered(counts, 6).draw(2, seeded(seed))
     assert batch.x.shape == (len(counts), 2, 1)
     assert batch.mask is None
@@ -62,7 +62,7 @@ def test_the_same_generator_state_draws_the_same_mini_batch():
 
 
 @pytest.mark.parametrize("size", [0, -1, 4])
-def test_a_mini_batch_that_the_smallest_agent_cannot_serve_is_an_error(size):
+def test_a_mini_batch_larger_than_the_smallest_agent_is_an_error(size):
     with pytest.raises(ValueError, match=rf"^batch_size: got {size}, .* between 1 and 3"):
         numbered([5, 3, 4], 5).draw(size, seeded(0))
 
@@ -118,14 +118,14 @@ def test_padding_keeps_further_dimensions_and_types():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_examples_of_some_agents_are_theirs(masked):
+def test_examples_of_some_agents_are_selected_in_order(masked):
     data = draw_examples(2, agents=5, masked=masked)
     some = data.of(torch.tensor([3, 0]))
     everybody = real_examples(data)
     assert real_examples(some) == [everybody[3], everybody[0]]
 
 
-def test_beyond_their_extents_agents_have_nothing():
+def test_agents_have_no_examples_beyond_their_extents():
     data = draw_examples(2, agents=5, size=7, masked=True)
     extents = data.extents.tolist()
     assert extents != data.counts.tolist()

@@ -274,11 +274,19 @@ def test_an_npz_that_does_not_fit_is_refused(tmp_path, arrays, words):
     [
         (np.zeros(4), [0, 1, 0, 1], r"x: got shape \[4\], but it must be \[examples, features\]"),
         (np.full((4, 2), np.nan), [0, 1, 0, 1], r"x: got a value that is NaN"),
-        (np.zeros((4, 2)), [0, 1, 0], r"y: got 3 labels, but x has 4 examples$"),
+        (
+            np.zeros((4, 2)),
+            [0, 1, 0],
+            r"y: got int64 of shape \[3\], .* \[4\], a label for each example of x$",
+        ),
         (np.zeros((4, 2)), [0, 2, 0, 2], r"y: got labels up to 2, but no example has the label 1:"),
         (np.zeros((12, 2)), [0, 0, 0, 0, 0, -1] * 2, r"y: got the label -1 \(example 5\), but"),
-        (np.zeros((4, 2)), [0, 1, 0, 1], r"x: got 4 examples, of .* 4 are to train with and 0"),
-        (np.zeros((0, 2)), [], r"x: got shape \[0, 2\], but there must be at least one example"),
+        (
+            np.zeros((4, 2)),
+            [0, 1, 0, 1],
+            r"x: got 4 examples; .* 4 are for training and 0 for test",
+        ),
+        (np.zeros((0, 2)), [], r"x: got shape \[0, 2\], but there must be an example"),
     ],
 )
 def test_errors_name_the_arrays_that_are_in_the_file(tmp_path, x, y, words):

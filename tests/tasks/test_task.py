@@ -1,4 +1,4 @@
-"""What a task refuses, and how its agents are weighted."""
+"""Tasks: checks of their examples, and weights of their agents."""
 
 from dataclasses import replace
 
@@ -47,13 +47,13 @@ GOOD = draw_examples(0, agents=2, size=3, features=2, classes=3)
         ({"x": GOOD.x[:0], "y": GOOD.y[:0]}, r": .*no examples"),
     ],
 )
-def test_a_task_names_what_is_wrong_with_it(part, change, message):
+def test_wrong_examples_are_refused_by_name(part, change, message):
     parts = {"train": GOOD, "test": GOOD, part: replace(GOOD, **change)}
     with pytest.raises(ValueError, match=rf"^{part}[.]?{message}"):
         Task(**parts, classes=3)
 
 
-def test_infinities_that_cancel_are_found_and_large_features_are_none():
+def test_infinities_that_cancel_are_found_and_large_features_are_finite():
     both = with_entry(GOOD.x, (0, 1, 1), float("inf"))
     both[1, 0, 0] = -float("inf")
     with pytest.raises(ValueError, match=r"^train.x: .* infinite .*agent 0, example 1"):

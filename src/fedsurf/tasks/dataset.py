@@ -1,4 +1,4 @@
-"""A dataset: what a source holds, as raw labelled arrays with a training and a test part."""
+"""Datasets: labelled arrays with a training and a test part, before any features are extracted."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsurf.common.checks import check_count
 from fedsurf.common.text import counted
 from fedsurf.tasks.config import TEST_FRACTION
 
@@ -16,14 +17,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled arrays, checked when made.
+    """Labelled arrays; `from_arrays` converts arrays of other types and computes the version.
 
     Attributes
     ----------
     name : str
-        What the data is called.
+        The name of the data.
     version : str
-        Tells one content from another; it enters the key of cached features.
+        A checksum of the content, which enters the key of cached features.
     train_x, test_x : Array
         Images as uint8 `[examples, height, width, channels]` with 1 or 3 channels, or features as
         float32 `[examples, features]`.
@@ -42,14 +43,9 @@ class Dataset:
     classes: int
 
     def __post_init__(self) -> None:
-        if self.classes < 1:
-            raise ValueError(f"classes: got {self.classes}, but a dataset has at least one class")
-        for part, x, y in (
-            ("train", self.train_x, self.train_y),
-            ("test", self.test_x, self.test_y),
-        ):
-            _check_examples(f"{part}_x", x)
-            _check_labels(f"{part}_y", y, len(x), self.classes)
+        check_count(self.classes, "classes")
+        _check_part(self.train_x, self.train_y, self.classes, ("train_x", "train_y"))
+        _check_part(self.test_x, self.test_y, self.classes, ("test_x", "test_y"))
         if self.train_x.shape[1:] != self.test_x.shape[1:]:
             raise ValueError(
                 f"test_x: got examples of shape {list(self.test_x.shape[1:])}, "
@@ -58,7 +54,7 @@ class Dataset:
 
     @property
     def images(self) -> bool:
-        """Whether the examples are images; otherwise they are features already."""
+        """Whether the examples are images, not features."""
         return self.train_x.ndim == 4
 
     @staticmethod
@@ -79,68 +75,64 @@ class Dataset:
         ----------
         train_x, test_x : Array or Tensor
             Integers between 0 and 255 of shape `[examples, height, width]` or
-            `[examples, height, width, channels]` are images; anything of shape
-            `[examples, features]` is features. Without a test part, `split` divides the training
-            part.
+            `[examples, height, width, channels]` are images; arrays of shape `[examples, features]` are
+            features. Without a test part, `split` divides the training part.
         train_y, test_y : Array or Tensor
             Whole numbers from 0 on.
         name : str
-            What the data is called.
+            The name of the data.
         classes : int, optional
-            The number of classes; by default the largest label and one.
+            The number of classes; by default the largest label plus 1.
         test_fraction : float
             The share of each class that becomes the test part where none is given.
         argument_names : (str, str)
             The names of the training examples and their labels in errors.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from fedsurf.tasks.dataset import Dataset
+        >>> dataset = Dataset.from_arrays(np.eye(10), np.arange(10) % 2, test_fraction=0.4)
+        >>> dataset.train_x.shape, dataset.test_x.shape, dataset.classes
+        ((6, 10), (4, 10), 2)
         """
         if (test_x is None) != (test_y is None):
-            given, lacking = ("test_y", "test_x") if test_x is None else ("test_x", "test_y")
-            raise ValueError(f"{lacking}: got none, but it must be given together with {given}")
-        x_name, y_name = argument_names
-        x, y = _examples(x_name, train_x), _labels(y_name, train_y)
-        whole = test_x is None or test_y is None
-        if whole and len(x) != len(y):
-            raise ValueError(
-                f"{y_name}: got {counted(len(y), 'label')}, but {x_name} has "
-                f"{counted(len(x), 'example')}"
-            )
+            given, missing = ("test_y", "test_x") if test_x is None else ("test_x", "test_y")
+            raise ValueError(f"{missing}: got None, but it must be given together with {given}")
+        x, y = _examples(argument_names[0], train_x), _labels(argument_names[1], train_y)
         other_x = x[:0] if test_x is None else _examples("test_x", test_x)
         other_y = y[:0] if test_y is None else _labels("test_y", test_y)
         if classes is None:
-            known = np.union1d(y, other_y)
-            classes = 1 + max(known.tolist(), default=0)
-            if y.size and known.min() >= 0 and len(known) < classes:
-                missing = int(np.flatnonzero(known != np.arange(len(known)))[0])
-                raise ValueError(
-                    f"{y_name}: got labels up to {classes - 1}, but no example has the label {missing}: "
-                    "number the classes from 0 on without gaps, or give classes"
-                )
-        classes = max(classes, 1)
-        if whole:
-            # Now, while the examples have the numbers that the caller knows.
-            _check_examples(x_name, x)
-            _check_labels(y_name, y, len(x), classes)
+            classes = _count_classes(argument_names[1], np.union1d(y, other_y))
+        if test_x is None:
+            _check_part(x, y, classes, argument_names)  # errors name examples before the split
             for_test = split(y, test_fraction)
             x, other_x, y, other_y = x[~for_test], x[for_test], y[~for_test], y[for_test]
             if not (len(x) and len(other_x)):
                 raise ValueError(
-                    f"{x_name}: got {counted(len(for_test), 'example')}, of which with {test_fraction:g} of "
-                    f"each class {len(x)} are to train with and {len(other_x)} to test by, but there must "
-                    "be at least one example of either"
+                    f"{argument_names[0]}: got {counted(len(for_test), 'example')}; with a test_fraction of "
+                    f"{test_fraction:g}, {len(x)} are for training and {len(other_x)} for test, but there "
+                    "must be at least one example of either"
                 )
         return Dataset(name, checksum(x, y, other_x, other_y), x, y, other_x, other_y, classes)
 
 
 def split(labels: Array, test_fraction: float) -> Array:
-    """Choose a test part without randomness: of each class, examples at even distances.
+    """Choose a test part without randomness: of each class, examples at equal distances.
 
-    Of the first k examples of a class, `floor(k · test_fraction)` are in the test part. The same
-    labels always give the same parts, on every machine.
+    Of the first k examples of a class, `floor(k · test_fraction)` are in the test part, on every machine.
 
     Returns
     -------
     Array
         True where an example belongs to the test part, `[examples]`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedsurf.tasks.dataset import split
+    >>> split(np.zeros(5), 0.4).tolist()
+    [False, False, True, False, True]
     """
     if not 0 < test_fraction < 1:
         raise ValueError(
@@ -175,12 +167,20 @@ def _array(name: str, values: Array | Tensor) -> Array:
 
 
 def _examples(name: str, values: Array | Tensor) -> Array:
+    """Convert examples to float32 features or uint8 images."""
     array = _array(name, values)
     if array.ndim == 2:
         _check_finite(name, array)
-        with np.errstate(over="ignore"):  # what is too large for float32 is named below
+        with np.errstate(over="ignore"):  # numbers too large for float32 are reported below
             single = array.astype(np.float32)
-        _check_range(name, array, single)
+        wrong = np.argwhere(~np.isfinite(single))
+        if wrong.size:
+            example, feature = wrong[0]
+            raise ValueError(
+                f"{name}: got {array[example, feature]} (example {example}, feature {feature}), but the "
+                f"largest number in float32 is {np.finfo(np.float32).max:.2g}: change that feature's unit, "
+                "or standardise it"
+            )
         return single
     if array.ndim not in (3, 4):
         raise ValueError(
@@ -207,14 +207,25 @@ def _labels(name: str, values: Array | Tensor) -> Array:
         raise ValueError(
             f"{name}: got shape {list(array.shape)}, but it must be [examples], a whole number for each"
         )
-    if array.dtype.kind == "f":
-        _check_finite(name, array)
-        fractional = array[array != np.floor(array)]
-        if fractional.size:
-            raise ValueError(
-                f"{name}: got the label {fractional.flat[0]}, but labels must be whole numbers"
-            )
+    _check_finite(name, array)
+    fractional = array[array != np.floor(array)] if array.dtype.kind == "f" else array[:0]
+    if fractional.size:
+        raise ValueError(f"{name}: got the label {fractional[0]}, but labels must be whole numbers")
     return array.astype(np.int64)
+
+
+def _count_classes(name: str, labels: Array) -> int:
+    """Return the largest of the sorted labels plus 1; all smaller labels must be present."""
+    if not labels.size or labels[0] < 0:  # reported by `_check_part`
+        return max(1, 1 + max(labels.tolist(), default=0))
+    classes = int(labels[-1]) + 1
+    if len(labels) < classes:
+        missing = int(np.flatnonzero(labels != np.arange(len(labels)))[0])
+        raise ValueError(
+            f"{name}: got labels up to {classes - 1}, but no example has the label {missing}: "
+            "number the classes from 0 on without gaps, or give classes"
+        )
+    return classes
 
 
 def _check_finite(name: str, array: Array) -> None:
@@ -226,47 +237,30 @@ def _check_finite(name: str, array: Array) -> None:
         )
 
 
-def _check_range(name: str, array: Array, single: Array) -> None:
-    """Raise where a finite number is none in float32."""
-    wrong = np.argwhere(~np.isfinite(single))
-    if wrong.size:
-        example, feature = wrong[0]
-        raise ValueError(
-            f"{name}: got {array[example, feature]} (example {example}, feature {feature}), but features "
-            f"are held in float32, whose largest number is {np.finfo(np.float32).max:.2g}: give that "
-            "feature a larger unit, or standardise it"
-        )
-
-
-def _check_examples(name: str, x: Array) -> None:
+def _check_part(x: Array, y: Array, classes: int, names: tuple[str, str]) -> None:
+    """Raise unless a part has images or features, and as many labels of its classes."""
     images = x.dtype == np.uint8 and x.ndim == 4
-    features = x.dtype == np.float32 and x.ndim == 2
-    if not images and not features:
+    if not images and not (x.dtype == np.float32 and x.ndim == 2):
         raise ValueError(
-            f"{name}: got {x.dtype} of shape {list(x.shape)}, but it must be "
+            f"{names[0]}: got {x.dtype} of shape {list(x.shape)}, but it must be "
             "uint8 [examples, height, width, channels] or float32 [examples, features]"
         )
     if x.size == 0:
-        raise ValueError(
-            f"{name}: got shape {list(x.shape)}, but there must be at least one example"
-        )
+        raise ValueError(f"{names[0]}: got shape {list(x.shape)}, but there must be an example")
     if images and x.shape[3] not in (1, 3):
         raise ValueError(
-            f"{name}: got images of shape {list(x.shape[1:])}, "
+            f"{names[0]}: got images of shape {list(x.shape[1:])}, "
             "but the last dimension must be the channels, 1 (grey) or 3 (colour)"
         )
-    _check_finite(name, x)
-
-
-def _check_labels(name: str, y: Array, examples: int, classes: int) -> None:
-    if y.dtype != np.int64 or y.shape != (examples,):
+    _check_finite(names[0], x)
+    if y.dtype != np.int64 or y.shape != x.shape[:1]:
         raise ValueError(
-            f"{name}: got {y.dtype} of shape {list(y.shape)}, "
-            f"but it must be int64 of shape [{examples}], a label for each example"
+            f"{names[1]}: got {y.dtype} of shape {list(y.shape)}, "
+            f"but it must be int64 of shape [{len(x)}], a label for each example of {names[0]}"
         )
     wrong = np.flatnonzero((y < 0) | (y >= classes))
     if wrong.size:
         raise ValueError(
-            f"{name}: got the label {y[wrong[0]]} (example {wrong[0]}), "
+            f"{names[1]}: got the label {y[wrong[0]]} (example {wrong[0]}), "
             f"but labels must be between 0 and {classes - 1}"
         )

@@ -1,4 +1,4 @@
-"""Labelled examples of all agents as one batch, padded and masked where agents hold unequal numbers."""
+"""Labelled examples of all agents as one batch, padded and masked where numbers of examples are unequal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from fedsurf.common.checks import check_kind, check_whole
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled examples of `agents` agents.
+    """Labelled examples of agents.
 
     Attributes
     ----------
@@ -21,8 +21,17 @@ class Examples:
     y : Tensor
         Labels as int64, `[agents, examples]`.
     mask : Tensor or None
-        True where an example is real, `[agents, examples]`; None where all of them are, so that
-        equal sizes cost nothing. Padding holds zeros and must never influence a result.
+        True where an example is real, `[agents, examples]`; None where all of them are. Padding holds
+        zeros and must never influence a result.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import Examples
+    >>> xs, ys = [torch.ones(3, 2), torch.ones(1, 2)], [torch.tensor([0, 1, 1]), torch.tensor([0])]
+    >>> examples = Examples.pad(xs, ys)
+    >>> examples.x.shape, examples.counts.tolist()
+    (torch.Size([2, 3, 2]), [3, 1])
     """
 
     x: Tensor
@@ -51,17 +60,14 @@ class Examples:
 
     @property
     def counts(self) -> Tensor:
-        """How many examples each agent holds, int64 `[agents]`."""
+        """The number of examples of each agent, int64 `[agents]`."""
         if self.mask is None:
             return torch.full((self.agents,), self.x.shape[1], device=self.x.device)
         return self.mask.sum(1)
 
     @cached_property
     def extents(self) -> Tensor:
-        """Up to which place each agent has examples, int64 `[agents]`: their number if padding comes last.
-
-        It is found once, so `mask` must stay as it is.
-        """
+        """The number of places up to each agent's last example, int64 `[agents]`; `mask` must not change."""
         if self.mask is None:
             return self.counts
         places = torch.arange(1, self.mask.shape[1] + 1, device=self.x.device)
@@ -76,10 +82,9 @@ class Examples:
     def draw(
         self, size: int, generator: torch.Generator, argument: str = "batch_size"
     ) -> "Examples":
-        """Draw a mini-batch at every agent: `size` of its examples, uniformly without replacement.
+        """Draw a mini-batch for every agent: `size` of its examples, uniformly without replacement.
 
-        Each agent draws its own; the result has no padding. `argument` is what an error calls the
-        size.
+        The result has no padding. `argument` is the name of the size in errors.
         """
         check_whole(size, argument)
         smallest = int(self.counts.min())
@@ -95,7 +100,7 @@ class Examples:
         return self.take(chosen)
 
     def take(self, positions: Tensor) -> "Examples":
-        """Return the examples at `positions[agents, size]`, which must be real ones."""
+        """Return the real examples at `positions[agents, size]`."""
         row = torch.arange(self.agents, device=self.x.device)[:, None]
         return Examples(self.x[row, positions], self.y[row, positions])
 
@@ -105,12 +110,12 @@ class Examples:
         return Examples(self.x[agents], self.y[agents], mask)
 
     def cropped(self, size: int) -> "Examples":
-        """Return the first `size` examples of every agent; padding may be among them."""
+        """Return the first `size` places of every agent; some may be padding."""
         mask = None if self.mask is None else self.mask[:, :size]
         return Examples(self.x[:, :size], self.y[:, :size], mask)
 
     def trimmed(self, agents: Tensor) -> "Examples":
-        """Return the examples of some agents, padded to the largest of them only."""
+        """Return the examples of some agents, padded to the largest of these."""
         return self.cropped(int(self.extents[agents].max())).of(agents)
 
     def pooled(self) -> "Examples":
@@ -130,12 +135,12 @@ class Examples:
             raise ValueError("xs: got no agents, but there must be at least one")
         if len(xs) != len(ys):
             raise ValueError(f"ys: got labels of {len(ys)} agents, but xs has {len(xs)} agents")
-        for one, other in zip(xs, ys, strict=True):
-            check_kind(one, Tensor, "xs", "a list of torch tensors")
-            check_kind(other, Tensor, "ys", "a list of torch tensors")
-            if one.shape[1:] != xs[0].shape[1:]:
+        for x, y in zip(xs, ys, strict=True):
+            check_kind(x, Tensor, "xs", "a list of torch tensors")
+            check_kind(y, Tensor, "ys", "a list of torch tensors")
+            if x.shape[1:] != xs[0].shape[1:]:
                 raise ValueError(
-                    f"xs: got examples of shape {list(one.shape[1:])}, but those of the first agent have "
+                    f"xs: got examples of shape {list(x.shape[1:])}, but those of the first agent have "
                     f"shape {list(xs[0].shape[1:])}"
                 )
         sizes = [len(y) for y in ys]
@@ -144,12 +149,13 @@ class Examples:
                 f"ys: got {sizes} labels per agent, but xs has {[len(x) for x in xs]} examples"
             )
         longest = max(sizes)
-        x = xs[0].new_zeros((len(xs), longest, *xs[0].shape[1:]))
-        y = torch.zeros((len(xs), longest), dtype=torch.int64, device=x.device)
-        for agent, (agent_x, agent_y) in enumerate(zip(xs, ys, strict=True)):
-            x[agent, : len(agent_y)] = agent_x
-            y[agent, : len(agent_y)] = agent_y
+        all_x = xs[0].new_zeros((len(xs), longest, *xs[0].shape[1:]))
+        all_y = torch.zeros((len(xs), longest), dtype=torch.int64, device=all_x.device)
+        for agent, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            all_x[agent, : len(y)] = x
+            all_y[agent, : len(y)] = y
         if min(sizes) == longest:
-            return Examples(x, y)
-        position = torch.arange(longest, device=x.device)
-        return Examples(x, y, position < torch.tensor(sizes, device=x.device)[:, None])
+            return Examples(all_x, all_y)
+        position = torch.arange(longest, device=all_x.device)
+        mask = position < torch.tensor(sizes, device=all_x.device)[:, None]
+        return Examples(all_x, all_y, mask)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.checks import check_count, check_kind, check_option
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.groups import UnpaddedExamples
@@ -13,14 +13,23 @@ from fedsurf.tasks.groups import UnpaddedExamples
 
 @dataclass(frozen=True)
 class Task:
-    """Each agent's training and test examples, checked when made.
+    """Each agent's training and test examples.
 
     Attributes
     ----------
     train, test : Examples
-        What each agent learns from, and is judged on.
+        Training and test examples of the same agents.
     classes : int
         The number of classes; labels are `0 … classes − 1`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import Examples, Task
+    >>> examples = Examples(torch.randn(10, 20, 4), torch.randint(3, (10, 20)))
+    >>> task = Task(examples, examples, classes=3)
+    >>> task.agents, task.features
+    (10, 4)
     """
 
     train: Examples
@@ -28,9 +37,7 @@ class Task:
     classes: int
 
     def __post_init__(self) -> None:
-        check_whole(self.classes, "classes")
-        if self.classes < 1:
-            raise ValueError(f"classes: got {self.classes}, but a task has at least one class")
+        check_count(self.classes, "classes")
         for name, part in (("train", self.train), ("test", self.test)):
             _check(name, part, self.classes)
         if self.train.agents != self.test.agents:
@@ -57,13 +64,12 @@ class Task:
         return self.train.features
 
     def agent_weights(self, weighting: AgentWeighting = "uniform") -> Tensor:
-        """How much each agent counts in f: its share of 1, `[agents]`."""
+        """Return the weight of each agent in f, `[agents]`; they sum to 1."""
+        check_option(weighting, AgentWeighting, "weighting")
         if weighting == "uniform":
             return torch.full((self.agents,), 1 / self.agents, dtype=self.train.dtype)
-        if weighting == "examples":
-            counts = self.train.counts.to(self.train.dtype)
-            return counts / counts.sum()
-        raise ValueError(f"weighting: got {weighting!r}, but it must be 'uniform' or 'examples'")
+        counts = self.train.counts.to(self.train.dtype)
+        return counts / counts.sum()
 
     def to(self, dtype: torch.dtype) -> "Task":
         """Return the same task with features of another floating type."""
@@ -101,7 +107,7 @@ def _check(name: str, part: Examples, classes: int) -> None:
         return (agent, example) if unpadded is None else unpadded.place(example)
 
     wrong = (y < 0) | (y >= classes)
-    # A finite sum has finite terms only, and is found in a fraction of the time.
+    # A finite sum has finite terms only, and is much faster to compute.
     if not x.sum().isfinite() and not x.isfinite().all():
         finite = x.isfinite().flatten(2).all(2)
         agent, example = place(~finite)
