@@ -196,8 +196,8 @@ def test_an_interrupted_reproduction_resumes_to_the_same_bits(made, tmp_path):
             raise PressedError
 
     with pytest.raises(PressedError):
-        reproduce(figures, store, resume=True, say=stop_at_audit)
-    reproduce(figures, store, resume=True, say=lines.append)
+        reproduce(figures, store, resume=True, on_message=stop_at_audit)
+    reproduce(figures, store, resume=True, on_message=lines.append)
     assert not any("meta-train" in line for line in lines)  # finished work is not repeated
     for name in SAME:
         here, there = folder / "ablation" / name, made / "ablation" / name
@@ -210,7 +210,7 @@ def test_an_interrupted_reproduction_resumes_to_the_same_bits(made, tmp_path):
         assert best.read_bytes() == (made / best.relative_to(folder)).read_bytes()
     # Resumed again, there is nothing left to make, and nothing changes.
     lines.clear()
-    reproduce(figures, store, resume=True, say=lines.append)
+    reproduce(figures, store, resume=True, on_message=lines.append)
     assert lines[1].startswith("0 of")
     assert (folder / "ablation" / "data.csv").read_bytes() == (
         made / "ablation" / "data.csv"

@@ -77,7 +77,7 @@ def reproduce(
             ArtifactStore(folder, size, opener(err), _observers),
             resume=resume,
             jobs=jobs,
-            say=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
+            on_message=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
         )
     if json:
         print_json({name: [claim.to_dict() for claim in found] for name, found in claims.items()})

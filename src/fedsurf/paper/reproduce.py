@@ -31,7 +31,7 @@ def reproduce(
     *,
     resume: bool = False,
     jobs: int = 1,
-    say: Callable[[str], None] = lambda _: None,
+    on_message: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[Claim]]:
     """Make figures into a store's folder, and return their claims by figure.
 
@@ -45,8 +45,8 @@ def reproduce(
         Continue in a folder: finished artefacts are read, and figures are added.
     jobs : int
         Number of processes.
-    say : callable
-        Prints a line about the progress.
+    on_message : callable
+        Called with a line of text about the progress.
 
     Examples
     --------
@@ -68,18 +68,18 @@ def reproduce(
         open_folder(folder, about, resume=resume)
         left = [artifact for artifact in artifacts if not store.has(artifact)]
         names = ", ".join(figure.name for figure in figures)
-        say(f"Reproducing {names} at the size {size.name}: {size.description}.")
+        on_message(f"Reproducing {names} at the size {size.name}: {size.description}.")
         remaining = f"{len(left)} of {counted(len(artifacts), 'artefact')} to make"
         if left:
             seconds = total_seconds(size, left, measure(size, left), jobs)
             remaining += f", about {duration_text(seconds)} on this machine"
-        say(f"{remaining}.")
+        on_message(f"{remaining}.")
         count = len(artifacts) - len(left)
 
         def on_done(artifact: Artifact, seconds: float) -> None:
             nonlocal count
             count += 1
-            say(f"[{count}/{len(artifacts)}] {artifact.title}: {duration_text(seconds)}")
+            on_message(f"[{count}/{len(artifacts)}] {artifact.title}: {duration_text(seconds)}")
 
         if jobs == 1:
             for artifact in left:

@@ -42,9 +42,9 @@ def draw(panels: Sequence[Panel]) -> Figure:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(max(6.4, 3.6 * len(panels)), 4.2), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        looks = _looks([curve for panel in panels for curve in panel.curves])
+        styles = _styles([curve for panel in panels for curve in panel.curves])
         for axis, panel in zip(axes, panels, strict=True):
-            _draw_panel(axis, panel, looks)
+            _draw_panel(axis, panel, styles)
         handles: dict[str, Any] = {}
         for axis in axes:
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -65,43 +65,43 @@ def label_of(curve: Curve) -> str:
     return curve.label if learned else f"{curve.label}, {curve.kind}"
 
 
-Look = dict[str, Any]
+Style = dict[str, Any]
 
 
-def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
+def _styles(curves: Sequence[Curve]) -> dict[str, Style]:
     """Return the style of every curve: a colour for each method, dashes for untuned settings."""
     classical = list(
         dict.fromkeys(c.label for c in curves if c.kind == "tuned" or c.kind in UNTUNED)
     )
     learned = list(dict.fromkeys(c.label for c in curves if c.kind == "the paper's"))
-    looks: dict[str, Look] = {}
+    styles: dict[str, Style] = {}
     for curve in curves:
-        look: Look = {"linewidth": 1.5, "linestyle": "-"}
+        style: Style = {"linewidth": 1.5, "linestyle": "-"}
         if curve.kind == "the paper's":
             colours = (BLUE, RED) if not classical else (BLUE, SECOND)
-            look["color"] = colours[learned.index(curve.label) % 2]
-            look |= {"linewidth": 2.2, "marker": "o", "markersize": 3.5, "zorder": 4}
+            style["color"] = colours[learned.index(curve.label) % 2]
+            style |= {"linewidth": 2.2, "marker": "o", "markersize": 3.5, "zorder": 4}
         elif curve.kind == "not the paper's":
-            look |= {"color": PRETRAINED, "marker": "s", "markersize": 3, "zorder": 3}
+            style |= {"color": PRETRAINED, "marker": "s", "markersize": 3, "zorder": 3}
         else:
-            look["color"] = CLASSICAL[classical.index(curve.label) % len(CLASSICAL)]
+            style["color"] = CLASSICAL[classical.index(curve.label) % len(CLASSICAL)]
             if curve.kind in UNTUNED:
-                look |= {"linestyle": "--", "linewidth": 1.1}
-        looks[label_of(curve)] = look
-    return looks
+                style |= {"linestyle": "--", "linewidth": 1.1}
+        styles[label_of(curve)] = style
+    return styles
 
 
-def _draw_panel(axis: Axes, panel: Panel, looks: dict[str, Look]) -> None:
+def _draw_panel(axis: Axes, panel: Panel, styles: dict[str, Style]) -> None:
     scale = 100 if panel.percent else 1
     for curve in panel.curves:
         values = scale * curve.values[panel.value].double()
-        look = looks[label_of(curve)]
+        style = styles[label_of(curve)]
         mean = values.mean(0)
-        axis.plot(curve.x, mean.tolist(), label=label_of(curve), **look)
+        axis.plot(curve.x, mean.tolist(), label=label_of(curve), **style)
         if len(values) > 1:
             error = standard_error(values)
             low, high = (mean - error).tolist(), (mean + error).tolist()
-            axis.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+            axis.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
     for level in panel.levels:
         height = scale * float(level.values.double().mean())
         axis.axhline(height, color="black", linestyle=":", linewidth=1, label=level.label)
