@@ -45,8 +45,8 @@ def fit(
     Args:
         data: A .csv file whose first line names the columns, a .parquet file, or an .npz file with
             the arrays x and y, or train_x, train_y, test_x and test_y, and perhaps agents.
-        folder: Folder of the results: new, or of an earlier `fedsurf fit`. By default it is named after
-            the data and is in the current folder: wine-model for wine.csv.
+        folder: Folder of the results: new, or of an earlier `fedsurf fit`; by default wine-model, in the
+            current folder, for wine.csv.
         label: Column of labels; by default the one called label, y or target, or else the last.
         agent: Column (or array) of the agent of each row; by default the one called agent or agents.
             Without it, rows are dealt to agents at random.
@@ -134,26 +134,21 @@ def predict(
     from fedsurf.estimator.fit import predict_table
 
     if file is not None:
-        _check_table(file, data)
+        if file.suffix.lower() != ".csv":
+            raise ValueError(f"file: got {str(file)!r}, but it must be a .csv file by its name")
+        if file.resolve() == data.resolve():
+            raise ValueError(f"file: got {str(file)!r}, but that is the data, which would be lost")
+        check_file(file)
     found = predict_table(model, data)
     if file is not None:
         found.write(file)
     if json:
-        table = {"labels": found.labels, "probabilities": found.probabilities.tolist()}
-        print_json(
-            {
-                "examples": len(found.labels),
-                "accuracy": found.accuracy,
-                "unknown_labels": found.unknown_labels,
-                "classes": found.classes,
-                **({"file": str(file)} if file else table),
-            }
-        )
+        print_json({**found.to_dict(table=file is None), **({"file": str(file)} if file else {})})
         return
     if file is None:
+        rows = found.rows()
         write_rows(
-            sys.stdout,
-            ({printable(k): printable(v) for k, v in row.items()} for row in found.rows()),
+            sys.stdout, ({printable(k): printable(v) for k, v in row.items()} for row in rows)
         )
     _note(_summary(found) + ("" if file is None else f"; they are in {file}"))
 
@@ -207,14 +202,6 @@ def _show(result: "FitResult") -> None:
     ):
         table.add_row(name, _percent(numbers[key]))
     out.print(table)
-
-
-def _check_table(file: Path, data: Path) -> None:
-    if file.suffix.lower() != ".csv":
-        raise ValueError(f"file: got {str(file)!r}, but it must be a .csv file by its name")
-    if file.resolve() == data.resolve():
-        raise ValueError(f"file: got {str(file)!r}, but that is the data, which would be lost")
-    check_file(file)
 
 
 def _note(text: str) -> None:

@@ -180,6 +180,17 @@ class Predictions:
     unknown_labels: int | None
     """The number of known labels that are not among the classes; None if there are no labels."""
 
+    def to_dict(self, *, table: bool = True) -> dict[str, Any]:
+        """Return counts and classes as plain data, and labels and probabilities with `table`."""
+        rows = {"labels": self.labels, "probabilities": self.probabilities.tolist()}
+        summary = {
+            "examples": len(self.labels),
+            "accuracy": self.accuracy,
+            "unknown_labels": self.unknown_labels,
+            "classes": self.classes,
+        }
+        return {**summary, **(rows if table else {})}
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows of the table that `fedsurf predict` writes."""
         names = [f"probability_{name}" for name in self.classes]
@@ -311,7 +322,7 @@ def _notes(table: LabelledTable, model: FederatedClassifier) -> list[str]:
         take, their = ("takes", "its") if table.agents_held_out == 1 else ("take", "their")
         notes.append(
             f"{table.agents_held_out} of {counted(every, 'agent')} {take} no part, as all {their} rows are "
-            "held out as test examples; --test-share 0 holds none out"
+            "held out as test examples; a test share of 0 holds none out"
         )
     if model.rounds > MAX_LEARNED_ROUNDS:
         notes.append(
