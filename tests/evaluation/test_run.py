@@ -1,4 +1,4 @@
-"""Runs and what they record, against loops."""
+"""Runs and their trajectories, against loops."""
 
 import math
 from dataclasses import fields, replace
@@ -79,7 +79,7 @@ def test_rounds_and_floats_are_counted_from_0_for_every_run():
     assert classical.floats.dtype == torch.int64
 
 
-def test_trajectories_are_float64_whatever_the_run_is_in():
+def test_trajectories_of_float32_runs_are_float64():
     network = Network(nx.cycle_graph(4))
     for dtype in (torch.float32, torch.float64):
         found = run(DGD(HEAD), draw_task(2, dtype=dtype), network, 1)
@@ -105,7 +105,7 @@ def test_all_algorithms_start_from_the_same_weights():
     assert not torch.equal(elsewhere.states[0].weights, first)
 
 
-def test_mini_batches_have_a_generator_of_their_own():
+def test_mini_batches_have_a_separate_generator():
     task, network = draw_task(12, train=20), Network(nx.cycle_graph(4))
     method = Recording(DGD(HEAD, 1.0, batch_size=2))
     run(method, task, network, 2, seed=4, path=("test", 1))
@@ -115,7 +115,7 @@ def test_mini_batches_have_a_generator_of_their_own():
         torch.testing.assert_close(after, network.mix(before) - HEAD.gradient(before, batch))
 
 
-def test_all_algorithms_meet_the_same_reporters_in_a_star():
+def test_the_same_agents_report_in_a_star_for_all_algorithms():
     task, network = draw_task(4), StarNetwork(4, 1, seeded(9))
     used = []
     for method in (DGD(HEAD, 0.1), DGD(HEAD, 2.0, batch_size=2)):
@@ -134,7 +134,7 @@ def equal(one, two):
 
 
 @pytest.mark.parametrize("method", [DGD(HEAD, 0.5, batch_size=2), udgd()], ids=["DGD", "U-DGD"])
-def test_the_same_seed_gives_the_same_bits_whatever_ran_before(method):
+def test_a_seed_gives_the_same_bits_after_any_other_run(method):
     task, network = draw_task(5), StarNetwork(4, 2, seeded(0))
     first = run(method, task, network, 3, seed=1)
     other = run(method, task, network, 3, seed=2)
@@ -163,7 +163,7 @@ def test_without_steps_only_the_start_is_recorded():
     assert all(len(getattr(trajectory, field.name)) == 1 for field in fields(Trajectory))
 
 
-def test_a_number_of_steps_that_is_none_and_no_tasks_are_refused_by_name():
+def test_invalid_numbers_of_steps_and_no_tasks_are_refused():
     method, network = DGD(HEAD, 0.5), Network(nx.cycle_graph(4))
     with pytest.raises(ValueError, match=r"^steps: got -1, but it must be at least 0$"):
         run(method, draw_task(1), network, -1)
@@ -174,7 +174,7 @@ def test_a_number_of_steps_that_is_none_and_no_tasks_are_refused_by_name():
 
 
 class LosesItsLoss(SoftmaxHead):
-    """A head whose loss is no number from its so many-th look on, while its weights are fine."""
+    """A head whose loss is NaN after a number of evaluations, while its weights are finite."""
 
     def __init__(self, looks):
         super().__init__(3, 3)
@@ -185,10 +185,10 @@ class LosesItsLoss(SoftmaxHead):
         return super().loss(weights, examples) * (1 if self.looks + 1 else math.nan)
 
 
-def test_a_run_whose_loss_is_no_number_has_diverged_and_counts_as_wrong():
+def test_a_run_with_a_loss_of_nan_has_diverged_and_has_accuracy_0():
     task, network = draw_task(10), Network(nx.cycle_graph(4))
     whole = run_all(DGD(HEAD), [task], network, 5)
-    runs = run_all(DGD(LosesItsLoss(3)), [task], network, 5)  # only the fourth look is no number
+    runs = run_all(DGD(LosesItsLoss(3)), [task], network, 5)  # only the fourth loss is NaN
     assert runs.diverged == [3]
     for name in ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "disagreement"):
         values = getattr(runs, name)[0]
@@ -201,7 +201,7 @@ def test_a_run_whose_loss_is_no_number_has_diverged_and_counts_as_wrong():
 
 
 @pytest.mark.parametrize("record", [None, (0, 5), (5,)])
-def test_a_loss_that_is_no_number_at_the_first_look_ends_the_run_there(record):
+def test_a_loss_of_nan_at_the_first_record_ends_the_run_there(record):
     task, network = draw_task(10), Network(nx.cycle_graph(4))
     whole = run(udgd(5), task, network, 5, record=record)
     unrolled = udgd(5)
@@ -286,14 +286,14 @@ def test_a_model_that_does_not_fit_the_task_is_refused_by_name(kind, model, mess
         ),
     ],
 )
-def test_a_model_may_score_more_classes_or_have_a_loss_of_its_own(model):
+def test_a_model_may_score_more_classes_or_have_a_custom_loss(model):
     task, network = draw_task(3, agents=3, features=4), Network(nx.cycle_graph(3))
     assert run(DGD(model, 0.01), task, network, 2).loss.isfinite().all()
 
 
 @pytest.mark.parametrize("method", ["init", "step"])
 @pytest.mark.parametrize(("found", "shown"), [(None, "None"), (torch.zeros(4, 12), "a Tensor")])
-def test_an_algorithm_that_returns_no_state_is_told_so(method, found, shown):
+def test_an_algorithm_must_return_a_state(method, found, shown):
     algorithm = Recording(DGD(HEAD, 0.5))
     setattr(algorithm, method, lambda *_: found)
     with pytest.raises(

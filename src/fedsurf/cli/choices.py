@@ -1,4 +1,4 @@
-"""The presets and studies that commands take by name, each with every field of it as an option."""
+"""Presets and studies as subcommands of the command line, with an option for every field."""
 
 from typing import TYPE_CHECKING
 

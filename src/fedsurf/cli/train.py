@@ -19,7 +19,7 @@ def train(
 ) -> None:
     """Meta-train an unrolled optimizer by SURF.
 
-    Choose a preset by name; every field of it can be overridden. The run's folder gets the resolved
+    Choose a preset by name; every field of it can be overridden. The run's folder holds the resolved
     configuration, a log, the best optimizer so far and the state to resume from.
 
     Args:

@@ -27,33 +27,22 @@ from fedsurf.unrolled.config import MAX_ROUNDS, MIN_ROUNDS
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of all entrants of a comparison.
-
-    Attributes
-    ----------
-    config : StudyConfig
-        Data, tasks, network and budget.
-    entrants : list of Entrant
-        The methods and optimizers, with the settings of their runs.
-    results : list of Trajectories
-        Their runs.
-    scores : list of Score
-        Their rows in the table.
-    ceiling : Tensor
-        Accuracy of centralised training, `[seeds * tasks]`.
-    tuned : dict or None
-        The source of the methods' settings, and in what its study differs from this one.
-    notes : list of str
-        Remarks on what is not equal for all entrants.
-    """
+    """The results of all entrants of a comparison."""
 
     config: StudyConfig
+    """Data, tasks, network and budget."""
     entrants: list[Entrant]
+    """The methods and optimizers, with the settings of their runs."""
     results: list[Trajectories]
+    """Their runs."""
     scores: list[Score]
+    """Their rows in the table."""
     ceiling: Tensor
+    """Accuracy of centralised training, `[seeds * tasks]`."""
     tuned: dict[str, Any] | None
+    """The source of the methods' settings, and in what its study differs from this one."""
     notes: list[str]
+    """Remarks on what is not equal for all entrants."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the trajectories as plain values, for JSON."""
@@ -144,7 +133,15 @@ def compare(
     >>> [score.label for score in found.scores]
     ['SURF-T, 5 rounds', 'DGD']
     """
-    _check(config, methods, runs, pretrained, depths, batch_sizes, at)
+    if not (methods or runs or pretrained):
+        raise ValueError("methods: got none, but without runs and pretrained there must be some")
+    if len(set(runs)) < len(runs):
+        raise ValueError(f"runs: got {list(map(str, runs))}, but no two may be equal")
+    _check_depths(pretrained, depths, batch_sizes)
+    for count in at:
+        check_count(count, "at", 0)
+    if methods:
+        _check_rounds(at, config.rounds)
     if config.initial_deviation is None and pretrained and not runs:
         config = replace(config, initial_deviation=0.0)  # as pretrained optimizers start
     study = Study(config, cache, features)
@@ -194,19 +191,9 @@ def run_label(run: Path, runs: Sequence[Path]) -> str:
     return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
 
 
-def _check(
-    config: StudyConfig,
-    methods: Sequence[str],
-    runs: Sequence[Path],
-    pretrained: Sequence[str],
-    depths: Sequence[int],
-    batch_sizes: Sequence[int],
-    at: Sequence[int],
+def _check_depths(
+    pretrained: Sequence[str], depths: Sequence[int], batch_sizes: Sequence[int]
 ) -> None:
-    if not (methods or runs or pretrained):
-        raise ValueError("methods: got none, but without runs and pretrained there must be some")
-    if len(set(runs)) < len(runs):
-        raise ValueError(f"runs: got {list(map(str, runs))}, but no two may be equal")
     chosen = () if tuple(depths) == PRETRAINED_ROUNDS else depths
     for name, values in (("batch_sizes", batch_sizes), ("depths", chosen)):
         if values and not pretrained:
@@ -221,10 +208,13 @@ def _check(
             raise ValueError(
                 f"depths: got {depth}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
             )
-    recorded = recorded_steps(config.rounds)
+
+
+def _check_rounds(at: Sequence[int], rounds: int) -> None:
+    """Raise unless classical methods, which run for `rounds`, are recorded after these rounds."""
+    recorded = recorded_steps(rounds)
     for count in at:
-        check_count(count, "at", 0)
-        if methods and count < config.rounds and count not in recorded:
+        if count < rounds and count not in recorded:
             below = max(one for one in recorded if one < count)
             above = min(one for one in recorded if one > count)
             raise ValueError(

@@ -24,23 +24,6 @@ from fedsurf.tasks.task import Task
 class Entrant:
     """A method with its settings, or a trained optimizer, in a study.
 
-    Attributes
-    ----------
-    label : str
-        The name in tables and figures.
-    method : str or None
-        The name of a classical method.
-    settings : mapping
-        Its settings; the method's defaults for others.
-    run : str, Path or None
-        The folder of an optimizer that `Experiment.train` made.
-    pretrained : str, Path or None
-        The name or the file of a pretrained optimizer.
-    rounds : int or None
-        Rounds of a pretrained optimizer; None for 20.
-    batch_size : int or None
-        Examples to which an agent of a pretrained optimizer fits in a round; None for all.
-
     Examples
     --------
     >>> import fedsurf
@@ -51,12 +34,19 @@ class Entrant:
     """
 
     label: str
+    """The name in tables and figures."""
     method: str | None = None
+    """The name of a classical method."""
     settings: Settings = field(default_factory=dict)
+    """Its settings; the method's defaults for others."""
     run: str | Path | None = None
+    """The folder of an optimizer that `Experiment.train` made."""
     pretrained: str | Path | None = None
+    """The name or the file of a pretrained optimizer."""
     rounds: int | None = None
+    """Rounds of a pretrained optimizer; None for 20."""
     batch_size: int | None = None
+    """Examples to which an agent of a pretrained optimizer fits in a round; None for all."""
 
     def __post_init__(self) -> None:
         kinds = ("method", "run", "pretrained")

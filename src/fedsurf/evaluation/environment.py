@@ -27,7 +27,7 @@ def resolved(config: StudyConfig) -> StudyConfig:
 
 
 class Environment:
-    """Everything that a configuration says of the problem, each part built when it is first used.
+    """The objects that a configuration describes, each built when it is first used.
 
     Parameters
     ----------

@@ -32,18 +32,12 @@ STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 @dataclass(frozen=True)
 class Descent:
-    """The gradient norm from layer to layer over meta-test tasks, and the descending constraints.
-
-    Attributes
-    ----------
-    norms : Tensor
-        ‖∇f(W_l)‖, in the norm of the constraints, `[tasks, layers + 1]`.
-    slack : Tensor
-        The slack of every constraint, positive where violated, `[tasks, layers]`.
-    """
+    """The gradient norm from layer to layer over meta-test tasks, and the descending constraints."""
 
     norms: Tensor
+    """‖∇f(W_l)‖, in the norm of the constraints, `[tasks, layers + 1]`."""
     slack: Tensor
+    """The slack of every constraint, positive where violated, `[tasks, layers]`."""
 
     @property
     def mean(self) -> Tensor:
@@ -63,36 +57,24 @@ class Descent:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of the methods on the same meta-test tasks.
-
-    Attributes
-    ----------
-    unrolled : Trajectories
-        The meta-trained optimizer, layer by layer.
-    classical : list of Trajectories
-        DGD, with each number of rounds that it was tuned for.
-    step_sizes : list of float
-        DGD's tuned steps.
-    centralised : Tensor
-        Accuracy of centralised training on each task's pooled test examples, `[tasks]`.
-    centralised_strength : float
-        Its tuned penalty.
-    descent : Descent
-        The optimizer's gradient norms and the slack of its constraints.
-    constraints : DescentConfig
-        The descending constraints of its meta-training.
-    links : int
-        The number of directed links of the network.
-    """
+    """The results of the methods on the same meta-test tasks."""
 
     unrolled: Trajectories
+    """The meta-trained optimizer, layer by layer."""
     classical: list[Trajectories]
+    """DGD, with each number of rounds that it was tuned for."""
     step_sizes: list[float]
+    """DGD's tuned steps."""
     centralised: Tensor
+    """Accuracy of centralised training on each task's pooled test examples, `[tasks]`."""
     centralised_strength: float
+    """Its tuned penalty."""
     descent: Descent
+    """The optimizer's gradient norms and the slack of its constraints."""
     constraints: DescentConfig
+    """The descending constraints of its meta-training."""
     links: int
+    """The number of directed links of the network."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON.

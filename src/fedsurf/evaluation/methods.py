@@ -80,23 +80,6 @@ class Choice:
 class Method:
     """A method with a name, and the settings that tuning searches.
 
-    Attributes
-    ----------
-    name : str
-        The name on the command line.
-    title : str
-        The name in tables and figures.
-    build : callable
-        Makes the algorithm from the model, the start and settings, all given by name.
-    runs_on : {"graph", "server", "any"}
-        The networks on which it runs.
-    space : mapping
-        The settings that tuning searches, with their ranges.
-    defaults : mapping
-        The settings that tuning tries first.
-    options : tuple of str
-        Further settings, which are not tuned; by default the algorithm's.
-
     Examples
     --------
     >>> import fedsurf
@@ -109,12 +92,19 @@ class Method:
     """
 
     name: str
+    """The name on the command line."""
     title: str
+    """The name in tables and figures."""
     build: Callable[..., Algorithm]
+    """Makes the algorithm from the model, the start and settings, all given by name."""
     runs_on: RunsOn
+    """The networks on which it runs."""
     space: Mapping[str, LogRange | Choice]
+    """The settings that tuning searches, with their ranges."""
     defaults: Settings = field(default_factory=dict)
+    """The settings that tuning tries first."""
     options: tuple[str, ...] = ()
+    """Further settings, which are not tuned; by default the algorithm's."""
 
     def __post_init__(self) -> None:
         check_option(self.runs_on, RunsOn, "runs_on")

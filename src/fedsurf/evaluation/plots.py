@@ -32,18 +32,18 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "svg.hashsalt": "fedsurf",
 }
-"""What all figures have in common."""
+"""Style of all figures."""
 
 
 def check_figure(path: Path, argument: str = "figure") -> None:
-    """Raise unless a figure can be written into a file of that name; before the work that it shows."""
+    """Raise unless a figure can be written into a file; for a check before the work."""
     if path.suffix.lower() not in (*KINDS, ""):
         raise ValueError(f"{argument}: got {str(path)!r}, but it must end in {', '.join(KINDS)}")
     check_file(path, argument)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure, whole or not at all; the format follows from the name's ending."""
+    """Write a figure, whole or not at all, in the format of the file's ending."""
     kind = path.suffix.lower().removeprefix(".") or "png"
     with replacing(path) as temporary, mpl.rc_context(STYLE):
         figure.savefig(
@@ -68,15 +68,11 @@ def layers_figure(evaluations: Sequence[tuple[str, Evaluation]]) -> Figure:
         axes = figure.subplots(1, 3)
         for colour, (name, evaluation) in zip(cycle(COLOURS), evaluations, strict=False):
             runs = evaluation.unrolled
-            for axis, values in zip(
-                axes,
-                (runs.loss, 100 * runs.accuracy.nan_to_num(0.0), evaluation.descent.norms),
-                strict=True,
-            ):
+            drawn = (runs.loss, 100 * runs.accuracy.nan_to_num(0.0), evaluation.descent.norms)
+            for axis, values in zip(axes, drawn, strict=True):
                 _band(axis, list(range(values.shape[1])), values, colour, name, marker="o")
-        for axis, label in zip(
-            axes, ("test loss", "test accuracy (%)", "gradient norm"), strict=True
-        ):
+        labels = ("test loss", "test accuracy (%)", "gradient norm")
+        for axis, label in zip(axes, labels, strict=True):
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             axis.set_xlabel("layer")
             axis.set_ylabel(label)
@@ -96,25 +92,24 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
         colours = [mpl.colormaps["tab20"](number) for number in range(20)]
         lowest, last_round, most_floats = 100.0, 0, 0.0
         for number, runs in enumerate(results):
-            colour, style = colours[number % len(colours)], next(styles)
+            look: dict[str, Any] = {
+                "color": colours[number % len(colours)],
+                "linestyle": next(styles),
+            }
+            look |= {"label": _plain(runs.name), "linewidth": 1.4}
             accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)
             mean = accuracy.mean(0)
-            if int(runs.taken[-1]) == 0:  # it never communicates: a level, not a curve
+            if int(runs.taken[-1]) == 0:  # without communication: a level, not a curve
                 for axis in (left, right):
-                    level = float(mean[-1])
-                    axis.axhline(
-                        level, color=colour, linestyle=style, label=_plain(runs.name), linewidth=1.4
-                    )
+                    axis.axhline(float(mean[-1]), **look)
                 continue
             spread = accuracy.std(0) if len(accuracy) > 1 else torch.zeros_like(mean)
             rounds = runs.taken.tolist()
             floats = (runs.floats.double().mean(0) / agents).tolist()
             for axis, x in ((left, rounds), (right, floats)):
-                axis.plot(
-                    x, mean.tolist(), style, color=colour, label=_plain(runs.name), linewidth=1.4
-                )
+                axis.plot(x, mean.tolist(), **look)
                 low, high = (mean - spread).tolist(), (mean + spread).tolist()
-                axis.fill_between(x, low, high, color=colour, alpha=0.08, linewidth=0)
+                axis.fill_between(x, low, high, color=look["color"], alpha=0.08, linewidth=0)
             lowest, last_round = min(lowest, float(mean[-1])), max(last_round, rounds[-1])
             most_floats = max(most_floats, floats[-1])
         best = 100 * float(ceiling.mean())
@@ -135,7 +130,7 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
 
 
 def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Figure:
-    """Draw how a classifier's accuracy grew by round, beside that of agents alone and of one place."""
+    """Draw a classifier's accuracy by round, with that of agents alone and of centralised training."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.4), layout="constrained")
         axis = figure.subplots()

@@ -26,23 +26,6 @@ class Trajectory:
 
     Rounds and floats are int64, all else is float64, whatever the type of the weights.
 
-    Attributes
-    ----------
-    rounds : Tensor
-        Communication rounds so far.
-    floats : Tensor
-        Floats that crossed any link so far.
-    loss : Tensor
-        Mean loss on the agents' own test examples, averaged over the agents.
-    accuracy : Tensor
-        Accuracy on the agents' own test examples, averaged over the agents (the paper's).
-    pooled_accuracy : Tensor
-        Accuracy on the test examples of the whole federation, averaged over the agents.
-    gradient_norm : Tensor
-        ‖∇f(W)‖ of the stacked gradient over all training examples.
-    disagreement : Tensor
-        Root mean square distance of the agents' weights from their average.
-
     Examples
     --------
     >>> import fedsurf
@@ -55,12 +38,19 @@ class Trajectory:
     """
 
     rounds: Tensor
+    """Communication rounds so far."""
     floats: Tensor
+    """Floats that crossed any link so far."""
     loss: Tensor
+    """Mean loss on the agents' own test examples, averaged over the agents."""
     accuracy: Tensor
+    """Accuracy on the agents' own test examples, averaged over the agents (the paper's)."""
     pooled_accuracy: Tensor
+    """Accuracy on the test examples of the whole federation, averaged over the agents."""
     gradient_norm: Tensor
+    """‖∇f(W)‖ of the stacked gradient over all training examples."""
     disagreement: Tensor
+    """Root mean square distance of the agents' weights from their average."""
 
 
 FIELDS = tuple(field.name for field in fields(Trajectory))

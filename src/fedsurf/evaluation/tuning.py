@@ -126,24 +126,16 @@ def settings_that_fit(
 
 @dataclass(frozen=True)
 class TunedSettings:
-    """The trials of several methods, with the study, budget and data of their tuning.
-
-    Attributes
-    ----------
-    methods : mapping of str to Tuned
-        The trials of every method.
-    study : StudyConfig
-        Data, tasks and network.
-    budget : TuneConfig
-        The budget of each method.
-    data : mapping
-        The fingerprint of the features.
-    """
+    """The trials of several methods, with the study, budget and data of their tuning."""
 
     methods: Mapping[str, Tuned]
+    """The trials of every method."""
     study: StudyConfig
+    """Data, tasks and network."""
     budget: TuneConfig
+    """The budget of each method."""
     data: Mapping[str, Any]
+    """The fingerprint of the features."""
 
     @staticmethod
     def of(study: Study, budget: TuneConfig, *tuned: Tuned) -> TunedSettings:
