@@ -1,8 +1,7 @@
-"""What the agents train: pure functions of flat weights and examples, the Ψ(x; w) of the paper.
+"""Models: what the agents train, pure functions of flat weights and examples, the Ψ(x; w) of the paper.
 
-Weights are always `[agents, parameters]`, one row an agent; nothing is stored in the model itself.
-Every method is differentiable by autograd, gradients included, since meta-training differentiates
-through them.
+Weights are `[agents, parameters]`, a row for each agent; the model itself stores none. Every method is
+differentiable, gradients included, since meta-training differentiates through them.
 """
 
 from abc import ABC, abstractmethod
@@ -16,19 +15,19 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.checks import check_count, check_kind
 from fedsurf.tasks.examples import Examples
 
 
 class Model(ABC):
-    """A classifier with `parameters` numbers per agent."""
+    """A classifier; a custom one sets `parameters` and defines `logits`, `loss` and `gradient`."""
 
     parameters: int
-    """The number of weights of one agent, the paper's d; a model of one's own sets it."""
+    """The number of weights of an agent, the paper's d."""
 
     @abstractmethod
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Score every class.
+        """Return a score of every class.
 
         `weights[agents, parameters]` and `x[agents, examples, …]` give `[agents, examples, classes]`.
         With `x[1, examples, …]` every agent scores the same examples.
@@ -43,21 +42,20 @@ class Model(ABC):
         """Return the gradient ∇f_i(w_i) of each agent's mean loss, `[agents, parameters]`."""
 
     def representation(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Represent every example by what enters the output layer, `[agents, examples, width]`."""
+        """Return the input of the output layer for every example, `[agents, examples, width]`."""
         raise NotImplementedError(
-            f"{type(self).__name__} does not define what represents an example: "
-            "it must override representation(weights, x)"
+            f"{type(self).__name__} must define representation(weights, x), the input of its output layer"
         )
 
     def accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
-        """Return the share of each agent's examples that it classifies rightly, `[agents]`."""
+        """Return the share of each agent's examples that it classifies correctly, `[agents]`."""
         self._check(weights, examples)
         # Faster than argmax, and much so where the scores of an example are far apart in memory.
         hits = self.logits(weights, examples.x).max(2).indices == examples.y
         return examples.mean(hits.to(weights.dtype))
 
     def pooled_accuracy(self, weights: Tensor, examples: Examples) -> Tensor:
-        """Return the share of *all* agents' examples that each agent classifies rightly, `[agents]`."""
+        """Return the share of *all* agents' examples that each agent classifies correctly, `[agents]`."""
         pool = examples.pooled()
         hits = self.logits(weights, pool.x).max(2).indices == pool.y
         return hits.to(weights.dtype).mean(1)
@@ -67,8 +65,8 @@ class Model(ABC):
         pool = examples.pooled()
         return cross_entropy(self.logits(weights, pool.x), pool.y.expand(len(weights), -1)).mean(1)
 
-    def check_takes(self, examples: Examples, classes: int) -> None:  # noqa: B027 - need not
-        """Raise unless it can be trained on such examples of so many classes, if it can tell."""
+    def check_takes(self, examples: Examples, classes: int) -> None:  # noqa: B027 - optional
+        """Raise if the model cannot be trained on such examples and number of classes."""
 
     def _check(self, weights: Tensor, examples: Examples | None = None) -> None:
         if weights.dim() != 2 or weights.shape[1] != self.parameters:
@@ -78,8 +76,8 @@ class Model(ABC):
             )
         if examples is not None and examples.agents != len(weights):
             raise ValueError(
-                f"examples: got those of {examples.agents} agents, "
-                f"but there are weights of {len(weights)} agents"
+                f"examples: got examples of {examples.agents} agents, but there are weights of "
+                f"{len(weights)} agents"
             )
 
 
@@ -88,21 +86,25 @@ class SoftmaxHead(Model):
 
     The flat weights of an agent are the matrix `[features + 1, classes]`, row after row; its last
     row is the bias.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import SoftmaxHead
+    >>> model = SoftmaxHead(features=4, classes=3)
+    >>> model.logits(torch.zeros(5, model.parameters), torch.ones(5, 7, 4)).shape
+    torch.Size([5, 7, 3])
     """
 
     def __init__(self, features: int, classes: int) -> None:
-        check_whole(features, "features")
-        check_whole(classes, "classes")
-        if features < 1 or classes < 1:
-            raise ValueError(
-                f"features, classes: got {features} and {classes}, but both must be at least 1"
-            )
+        check_count(features, "features")
+        check_count(classes, "classes")
         self.features = features
         self.classes = classes
         self.parameters = (features + 1) * classes
 
     def check_takes(self, examples: Examples, classes: int) -> None:  # noqa: ARG002 - `logits` checks
-        """Raise if there are more classes than it scores."""
+        """Raise unless all classes have a score."""
         _check_scores(self.classes, classes)
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
@@ -131,12 +133,12 @@ class SoftmaxHead(Model):
         return examples.mean(cross_entropy(self.logits(weights, examples.x), examples.y))
 
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
-        """Return Xᵀ(P − Y)/m with the bias's row below it, flat, for every agent.
+        """Return Xᵀ(P − Y)/m above the row of the bias, flat, for every agent.
 
-        With the examples of one agent, all weights' gradients are taken on these.
+        Examples of one agent are used for the weights of all agents.
         """
         if examples.agents == 1 < len(weights):
-            return self._gradients_on_the_same(weights, examples)
+            return self._gradients_on_shared_examples(weights, examples)
         self._check(weights, examples)
         probabilities = self.logits(weights, examples.x).softmax(2)
         labels = functional.one_hot(examples.y, self.classes)
@@ -153,8 +155,8 @@ class SoftmaxHead(Model):
                 f"takes [agents, examples, {self.features}], or 1 instead of agents"
             )
 
-    def _gradients_on_the_same(self, weights: Tensor, examples: Examples) -> Tensor:
-        """Do the work of `gradient` for the examples of one agent: two products for all weights."""
+    def _gradients_on_shared_examples(self, weights: Tensor, examples: Examples) -> Tensor:
+        """Return the gradients of all weights on the examples of one agent, by two products."""
         chances = self.logits(weights, examples.x).mT.softmax(1)
         labels = functional.one_hot(examples.y, self.classes).mT.to(chances).contiguous()
         residual = chances - labels
@@ -166,7 +168,7 @@ class SoftmaxHead(Model):
 
 
 class ModuleModel(Model):
-    """Any small torch module as the agents' model, through `torch.func`.
+    """A small torch module as the agents' model, by `torch.func`.
 
     Parameters
     ----------
@@ -176,6 +178,13 @@ class ModuleModel(Model):
     loss : callable
         Maps scores `[examples, classes]` and labels `[examples]` to one loss per example, under
         `torch.func.vmap`. Cross-entropy by default.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from fedsurf import ModuleModel
+    >>> ModuleModel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))).parameters
+    67
     """
 
     def __init__(
@@ -184,20 +193,20 @@ class ModuleModel(Model):
         check_kind(module, nn.Module, "module", "an nn.Module")
         self._module = module
         self._loss = cross_entropy if loss is None else loss
-        # An empty parameter stays the module's own.
+        # Empty parameters stay in the module.
         self._shapes = {
             name: value.shape for name, value in module.named_parameters() if value.numel()
         }
         self.parameters = sum(shape.numel() for shape in self._shapes.values())
         if self.parameters == 0:
             raise ValueError(
-                f"module: got {type(module).__name__} without parameters, but there must be some to train"
+                f"module: got {type(module).__name__} without parameters, but it must have some to train"
             )
         for name, value in module.named_parameters():
             if name in self._shapes and not value.requires_grad:
                 raise ValueError(
-                    f"module: got the frozen parameter {name} (requires_grad is False), but all parameters "
-                    "are the agents' own and trained: make what stays as it is a buffer"
+                    f"module: got the frozen parameter {name} (requires_grad is False), but the agents train "
+                    "all parameters: make constant tensors buffers"
                 )
         for part in module.modules():
             random = isinstance(part, _DropoutNd) and part.p > 0
@@ -205,7 +214,7 @@ class ModuleModel(Model):
             if part.training and (random or counting):
                 raise ValueError(
                     f"module: got a {type(part).__name__} in training mode, but a module must be a pure "
-                    "function of its parameters and its input: call module.eval() first, or do without it"
+                    "function of its parameters and its input: call module.eval() first, or remove that layer"
                 )
 
     @property
@@ -215,7 +224,7 @@ class ModuleModel(Model):
 
     @torch.no_grad()
     def check_takes(self, examples: Examples, classes: int) -> None:
-        """Raise unless the module takes such examples and, for cross-entropy, scores so many classes."""
+        """Raise unless the module takes such examples and, for cross-entropy, scores all classes."""
         x = examples.x[:1]
         try:
             scores = self.logits(x.new_zeros(1, self.parameters), x)[0]
@@ -240,14 +249,14 @@ class ModuleModel(Model):
         return vmap(self._scores)(weights, x)
 
     def representation(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return what enters the module's output layer, flat for each example.
+        """Return the input of the module's output layer, flat for each example.
 
-        The output layer is the last submodule, in the order of definition, that holds parameters
-        itself: the last `nn.Linear` of a perceptron or of a convolutional network. Where the module
-        is one linear layer, the examples represent themselves.
+        The output layer is the last submodule, in the order of definition, that has parameters
+        directly, such as the last `nn.Linear` of a convolutional network. For a single linear layer, the result
+        are the examples.
         """
         self._check(weights)
-        return vmap(self._entering)(weights, x)
+        return vmap(self._output_layer_input)(weights, x)
 
     def loss(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the mean of the given loss over each agent's examples."""
@@ -276,7 +285,7 @@ class ModuleModel(Model):
             )
         return losses
 
-    def _entering(self, weights: Tensor, x: Tensor) -> Tensor:
+    def _output_layer_input(self, weights: Tensor, x: Tensor) -> Tensor:
         holders = [part for part in self._module.modules() if list(part.parameters(recurse=False))]
         caught: list[Tensor] = []
         hook = holders[-1].register_forward_pre_hook(lambda _, given: caught.append(given[0]))
