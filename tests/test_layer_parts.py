@@ -49,7 +49,7 @@ class Recording(Network):
 
 
 def optimizer_of(parts, lack, seed=1, size=0.4):
-    """Return a variant whose parameters are larger than the initial ones, so that every knob matters."""
+    """Return a variant whose parameters are larger than the initial ones, so that every control matters."""
     made = parts.Partial(lack, seed).double()
     random = random_data.seeded(seed + 1)
     with torch.no_grad():
@@ -101,7 +101,7 @@ def test_without_kappa_agents_send_what_they_fitted(parts, name):
 
 
 @pytest.mark.parametrize("name", ["whole", "kappa", "kappa-memory", "memory"])
-def test_without_memory_heads_are_what_was_heard(parts, name):
+def test_without_memory_heads_are_the_mixed_ones(parts, name):
     state, network = after(optimizer_of(parts, parts.VARIANTS[name]), task_of(), 3)
     assert torch.allclose(state.head, network.heard) == ("memory" in name)
 
@@ -116,17 +116,17 @@ def test_gates_are_one_and_offsets_zero_where_they_are_lacking(parts, name):
 
 
 @pytest.mark.parametrize("name", ["whole", "signals"])
-def test_without_signals_every_problem_gets_the_same_knobs(parts, name):
+def test_without_signals_every_problem_gets_the_same_controls(parts, name):
     controller = optimizer_of(parts, parts.VARIANTS[name]).graph
     share = torch.full((AGENTS, 1), 0.5, dtype=torch.float64)
 
-    def knobs(seed, when):
+    def controls(seed, when):
         signals = random_data.weights(seed, AGENTS, DESCRIPTION_SIZE)
         return torch.cat(controller.controls(when, signals, share, share), 1)
 
     early, late = random_data.weights(2, 2, SCHEDULE_SIZE)
-    assert knobs(0, early).equal(knobs(1, early)) == (name == "signals")
-    assert not knobs(0, early).equal(knobs(0, late))
+    assert controls(0, early).equal(controls(1, early)) == (name == "signals")
+    assert not controls(0, early).equal(controls(0, late))
 
 
 @pytest.mark.parametrize("name", ["whole", "preconditioner"])
@@ -177,10 +177,10 @@ def test_a_variant_learns_the_rest(parts, problems):
         moved = {
             where: value != start[where] for where, value in training.optimizer.named_parameters()
         }
-        knobs = dict(zip(CONTROLS, moved["graph.round_out.bias"].tolist(), strict=False))
+        controls = dict(zip(CONTROLS, moved["graph.round_out.bias"].tolist(), strict=False))
         unused = {*lack.mixing, *lack.lengths}
         unused |= {"again"} if lack.local_steps == 1 else set()
-        assert {knob for knob, learned in knobs.items() if not learned} == unused, name
+        assert {control for control, learned in controls.items() if not learned} == unused, name
         assert moved["graph.class_out.bias"].tolist() == [not lack.gate, not lack.offset], name
         heard = moved["graph.round_in.weight"][:, SCHEDULE_SIZE : SCHEDULE_SIZE + DESCRIPTION_SIZE]
         assert bool(heard.any()) != lack.signals, name

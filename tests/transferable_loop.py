@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-KNOBS = ("newton", "gradient", "damping", "decay", "floor", "reach", "again")
+LENGTHS = ("newton", "gradient", "damping", "decay", "floor", "reach", "again")
 MIXING = ("correction", "keep", "stay", "memory")
 LIMITS = {
     "correction": (0.35, 1.0),
@@ -20,7 +20,7 @@ LIMITS = {
 
 
 @dataclass
-class Heard:
+class Estimate:
     classes: list
     bends: list
     scale: float
@@ -79,7 +79,7 @@ def spreads(raw):
 def standards(found, features, agents=1):
     """The mean and the standard deviation of each feature; 1 where it is constant.
 
-    Small deviations of a few rows, those of so many agents on average, are not believed, or not quite.
+    Small deviations of a few rows, on average those of `agents`, are not trusted.
     """
     rows = [found[1 + k * features : 1 + (k + 1) * features] for k in range(3)]
     means, deviations, units = [], [], []
@@ -104,7 +104,7 @@ def standards(found, features, agents=1):
 
 
 def varying(sums, moment, omega, unit):
-    """How many features vary: those of which a sketch is not zero, but for rounding. All where none does."""
+    """Count the features whose sketch is not zero, but for rounding; all if none is."""
     features, width = omega.shape
     count, own = sums[-7], max(0.0, sums[-6])
     found = 0
@@ -115,7 +115,7 @@ def varying(sums, moment, omega, unit):
     return found or features
 
 
-def hear(sums, progress, features, agents, vary):
+def estimate_of(sums, progress, features, agents, vary):
     per_class, scalars = sums[:-7], sums[-7:]
     mean, own, freedom, same, same_pairs, squares, pairs = scalars
     classes = len(per_class)
@@ -124,7 +124,7 @@ def hear(sums, progress, features, agents, vary):
     concentration = squares / pairs / energy**2 if pairs > 0 else 0.0
     dimension = -math.log(clamp(concentration, 1 / vary, 1.0))
     total = max(1.0, agents * mean)
-    signals = [
+    described = [
         (math.log(total) - dimension - math.log(classes)) / 2,
         (math.log(classes) - math.log(10)) / 1.5,
         (math.log(max(mean, 0.1)) - math.log(classes)) / 2,
@@ -134,21 +134,21 @@ def hear(sums, progress, features, agents, vary):
         (math.log(vary) - dimension) / 2,
     ]
     smooth = [max(0.0, count) + 0.1 for count in per_class]
-    return Heard(
+    return Estimate(
         classes=[count / sum(smooth) for count in smooth],
         bends=progress[:classes],
         scale=energy / vary,
         varying=vary,
         examples=mean,
-        description=[clamp(value, -4, 4) for value in signals] + progress[classes:],
+        description=[clamp(value, -4, 4) for value in described] + progress[classes:],
     )
 
 
 def second_moment(sketch, omega, scale, vary):
-    """What Nyström finds of A in Y = A Ω: leading directions, and the rest of the trace in equal parts."""
+    """Return Nyström's approximation of A from Y = A Ω, with the rest of the trace in equal parts."""
     p, k = omega.shape
     if p == k:
-        # In changing units what agents heard of it may be no second moment: none is negative.
+        # While units change, averages need not be a second moment: negative values are cut.
         values, axes = torch.linalg.eigh((sketch + sketch.T) / 2)
         return axes @ torch.diag(values.clamp(min=0)) @ axes.T
     trace = vary * scale
@@ -177,7 +177,7 @@ def perceptron(first, second, inputs):
     return (second.weight.double() @ hidden + second.bias.double()).tolist()
 
 
-def schedule(step, steps, heard):
+def schedule(step, steps, called):
     after, left = step / 3, (steps - 1 - step) / 3
     return [
         step / max(1, steps - 1) - 0.5,
@@ -186,7 +186,7 @@ def schedule(step, steps, heard):
         math.exp(-3 * after),
         math.exp(-3 * left),
         math.log(steps / 20),
-        math.log(heard / 20),
+        math.log(called / 20),
     ]
 
 
@@ -201,27 +201,29 @@ def chances(x, matrix, bias, offset=0.0):
 
 
 def local_step(
-    x, labels, matrix, bias, curvature, knobs, gate, offset, bends, scale, factor=1.0, less=None
+    x, labels, matrix, bias, curvature, controls, gate, offset, bends, scale, factor=1.0, less=None
 ):
     """One regularised Newton-like step of one agent, class by class."""
     (m, p), classes = x.shape, labels.shape[1]
     less = [1.0] * classes if less is None else less
     residual = (chances(x, matrix, bias, offset) - labels) / m
-    decay = knobs["decay"] * scale / classes
+    decay = controls["decay"] * scale / classes
     identity = torch.eye(p, dtype=torch.float64)
     step, bias_step = torch.zeros_like(matrix), torch.zeros_like(bias)
     for c in range(classes):
-        bend = (bends[c] + less[c] * knobs["floor"] / classes) * classes / (classes - 1)
-        damping = less[c] * knobs["damping"] * scale / classes + decay
+        bend = (bends[c] + less[c] * controls["floor"] / classes) * classes / (classes - 1)
+        damping = less[c] * controls["damping"] * scale / classes + decay
         inverse = torch.linalg.inv(bend * curvature + damping * identity)
-        precondition = knobs["newton"] * inverse + classes * knobs["gradient"] / scale * identity
+        precondition = (
+            controls["newton"] * inverse + classes * controls["gradient"] / scale * identity
+        )
         step[:, c] = gate[c] * precondition @ (x.T @ residual[:, c] + decay * matrix[:, c])
-        length = knobs["newton"] / (bend + less[c] * knobs["damping"] / classes)
-        length += classes * knobs["gradient"]
+        length = controls["newton"] / (bend + less[c] * controls["damping"] / classes)
+        length += classes * controls["gradient"]
         bias_step[c] = gate[c] * length * residual[:, c].sum()
     moved = x @ step + bias_step
     mean_square = float((moved**2).sum()) / (m * classes)
-    short = factor / math.sqrt(1 + mean_square / knobs["reach"] ** 2)
+    short = factor / math.sqrt(1 + mean_square / controls["reach"] ** 2)
     return matrix - short * step, bias - short * bias_step
 
 
@@ -243,9 +245,9 @@ def progress_of(before, after, labels, share, federation):
 
 
 def work(
-    controller, when, raw, y, classes, centre, head, curvature, heard, steps, share, ease_rare, chosen=None
+    controller, when, raw, y, classes, centre, head, curvature, estimate, steps, share, ease_rare, chosen=None
 ):  # fmt: skip
-    """What one agent does in a round, perhaps with chosen examples: knobs of mixing, V, progress."""
+    """Return the controls of mixing, V and the progress of one agent in a round, perhaps of chosen examples."""
     all_y, whole = y, len(y)
     if chosen is not None:
         raw, y = raw[chosen], [y[place] for place in chosen]
@@ -257,9 +259,9 @@ def work(
     values = perceptron(
         controller.round_in,
         controller.round_out,
-        [*when, *heard.description, math.log(m / whole) / 2, math.log(share) / 3],
+        [*when, *estimate.description, math.log(m / whole) / 2, math.log(share) / 3],
     )
-    lengths = {name: math.exp(clamp(values[i], -12, 3)) for i, name in enumerate(KNOBS)}
+    lengths = {name: math.exp(clamp(values[i], -12, 3)) for i, name in enumerate(LENGTHS)}
     mixing = {name: values[7 + i] for i, name in enumerate(MIXING)}
     context = values[11:]
     table = torch.tensor(head, dtype=torch.float64).reshape(p + 1, classes)
@@ -267,7 +269,7 @@ def work(
     before = chances(x, matrix, bias)
     gate, offset, share = [], [], []
     for c in range(classes):
-        known = heard.classes[c]
+        known = estimate.classes[c]
         own = (all_y.count(c) + 5 * known) / (whole + 5)
         error = classes * float((before[:, c] - labels[:, c]).abs().sum()) / m
         about = [
@@ -275,7 +277,7 @@ def work(
             min(4.0, classes * own - 1),
             math.log(classes * known),
             min(4.0, error - 1),
-            clamp(math.log(whole / max(0.1, heard.examples)), -3, 3),
+            clamp(math.log(whole / max(0.1, estimate.examples)), -3, 3),
         ]
         opening, weight = perceptron(controller.class_in, controller.class_out, about + context)
         gate.append(2 / (1 + math.exp(-opening)))
@@ -287,19 +289,19 @@ def work(
     if ease_rare:
         even = 1 / classes * (1 - 1 / classes)
         divergence = sum(
-            own * math.log(own / other) for own, other in zip(share, heard.classes, strict=True)
+            own * math.log(own / other) for own, other in zip(share, estimate.classes, strict=True)
         )
         less = [
             clamp((other * (1 - other) / even) ** 2, 0.02, 1.0) ** math.exp(-4 * divergence)
-            for other in heard.classes
+            for other in estimate.classes
         ]
-    how = curvature, lengths, gate, offset, heard.bends, heard.scale
+    how = curvature, lengths, gate, offset, estimate.bends, estimate.scale
     matrix, bias = local_step(*given, matrix, bias, *how, less=less)
     after = chances(x, matrix, bias)
     for _ in range(steps - 1):
         matrix, bias = local_step(*given, matrix, bias, *how, lengths["again"], less)
     fitted = torch.cat([matrix, (bias - centre @ matrix)[None]]).flatten().tolist()
-    return mixing, fitted, progress_of(before, after, labels, share, heard.classes)
+    return mixing, fitted, progress_of(before, after, labels, share, estimate.classes)
 
 
 def no_progress(classes):
@@ -342,63 +344,63 @@ class Federation:
         sums = data_sums(x, self.y[i], self.classes, centred)
         return sums, moments(self.raw[i], x, self.omega)
 
-    def work(self, i, controller, when, centre, head, curvature, heard, steps, share, chosen):
-        """What one agent does in a round, in its units; heads are raw."""
+    def work(self, i, controller, when, centre, head, curvature, estimate, steps, share, chosen):
+        """Do one agent's local work, in its units; heads are raw."""
         unit = self.units[i]
         column = torch.cat([unit, torch.ones(1, dtype=torch.float64)])[:, None]
         table = torch.tensor(head, dtype=torch.float64).reshape(-1, self.classes)
-        knobs, fitted, progress = work(
+        controls, fitted, progress = work(
             controller, when, self.raw[i] / unit, self.y[i], self.classes, centre / unit,
-            (table * column).flatten().tolist(), curvature, heard, steps, share, self.ease_rare, chosen,
+            (table * column).flatten().tolist(), curvature, estimate, steps, share, self.ease_rare, chosen,
         )  # fmt: skip
         table = torch.tensor(fitted, dtype=torch.float64).reshape(-1, self.classes)
-        return knobs, (table / column).flatten().tolist(), progress
+        return controls, (table / column).flatten().tolist(), progress
 
     def centre(self, sums, moment):
         return torch.tensor(moment[: self.features], dtype=torch.float64) / sums[-7]
 
-    def curvature(self, sums, moment, heard):
+    def curvature(self, sums, moment, estimate):
         sketch = torch.tensor(moment[self.features :], dtype=torch.float64)
         sketch = sketch.reshape(self.omega.shape) / sums[-7]
-        return second_moment(sketch, self.omega, heard.scale, heard.varying)
+        return second_moment(sketch, self.omega, estimate.scale, estimate.varying)
 
     def vary(self, i, sums, moment):
         return varying(sums, moment, self.omega, self.units[i])
 
-    def hear(self, sums, progress, vary):
-        return hear(sums, progress, self.features, self.agents, vary)
+    def estimate(self, sums, progress, vary):
+        return estimate_of(sums, progress, self.features, self.agents, vary)
 
     def over_graph(self, controller, rounds, mix, hearing, batches=None):
         """Return every agent's head after the last round.
 
-        `mix` takes and returns a row an agent; `hearing` is how many agents each hears, itself included;
+        `mix` takes and returns a row an agent; `hearing` is the number of agents that each hears, with itself;
         `batches` are the examples of each round and agent.
         """
         every = range(self.agents)
         centres = [raw.mean(0) for raw in self.raw]
         own = [self.contribution(i, centres[i], centred=True) for i in every]
         sums, moment = [own[i][0] for i in every], [own[i][1] for i in every]
-        progress, told = [no_progress(self.classes)] * self.agents, self.spreads
+        progress, summaries = [no_progress(self.classes)] * self.agents, self.spreads
         zero = [0.0] * self.parameters
         head, previous, fitted = ([zero] * self.agents for _ in range(3))
         vary = [self.vary(i, sums[i], moment[i]) for i in every]
         curvature = [
-            self.curvature(sums[i], moment[i], self.hear(sums[i], progress[i], vary[i]))
+            self.curvature(sums[i], moment[i], self.estimate(sums[i], progress[i], vary[i]))
             for i in every
         ]
         for r in range(rounds):
             mixing, new, sent, seen = [], [], [], []
             for i in every:
-                heard = self.hear(sums[i], progress[i], vary[i])
-                knobs, v, found = self.work(
+                estimate = self.estimate(sums[i], progress[i], vary[i])
+                controls, v, found = self.work(
                     i, controller, schedule(r, rounds, 20), centres[i], head[i], curvature[i],
-                    heard, 2, hearing[i] / self.agents, batches and batches[r][i],
+                    estimate, 2, hearing[i] / self.agents, batches and batches[r][i],
                 )  # fmt: skip
-                knobs = {name: bounded(knobs[name], *LIMITS[name]) for name in MIXING}
-                mixing.append(knobs)
+                controls = {name: bounded(controls[name], *LIMITS[name]) for name in MIXING}
+                mixing.append(controls)
                 new.append(v)
                 seen.append(plus((0.5, found), (0.5, progress[i])))
-                kappa = knobs["correction"] if r else 0.0
+                kappa = controls["correction"] if r else 0.0
                 sent.append(plus((1, v), (kappa, head[i]), (-kappa, fitted[i])))
             mixed = mix([plus((self.mass[i], sent[i])) for i in every])
             masses = mix([[self.mass[i]] for i in every])
@@ -416,19 +418,19 @@ class Federation:
             sums, progress = mix(sums), mix(seen)
             if r >= (4 if self.scaled else 3):
                 continue
-            moment, told = mix(moment), mix(told)
+            moment, summaries = mix(moment), mix(summaries)
             for i in every:
                 centres[i] = self.centre(sums[i], moment[i])
                 if self.scaled:
                     agents = min(self.agents, 1 + (r + 1) * (hearing[i] - 1))
-                    centres[i], self.units[i] = standards(told[i], self.features, agents)
+                    centres[i], self.units[i] = standards(summaries[i], self.features, agents)
                 again = self.contribution(i, centres[i], centred=False)
                 sums[i] = plus((1, sums[i]), (1, again[0]), (-1, own[i][0]))
                 moment[i] = plus((1, moment[i]), (1, again[1]), (-1, own[i][1]))
                 own[i] = again
                 vary[i] = self.vary(i, sums[i], moment[i])
-                heard = self.hear(sums[i], progress[i], vary[i])
-                curvature[i] = self.curvature(sums[i], moment[i], heard)
+                estimate = self.estimate(sums[i], progress[i], vary[i])
+                curvature[i] = self.curvature(sums[i], moment[i], estimate)
         return head
 
     def through_server(self, controller, rounds, calls, batches=None):
@@ -442,7 +444,7 @@ class Federation:
         progress = no_progress(self.classes)
         reports, pool = 0, [0.0] * (1 + 3 * self.features)
         for r, called in enumerate(calls):
-            mixing, heads, told, seen = [], [], [], []
+            mixing, heads, summaries, seen = [], [], [], []
             for place, i in enumerate(called):
                 if reports:
                     centre = self.centre(sums, moment)
@@ -451,19 +453,19 @@ class Federation:
                 else:
                     centre = self.raw[i].mean(0)
                     own = known = self.contribution(i, centre, centred=True)
-                heard = self.hear(known[0], progress, self.vary(i, *known))
-                knobs, v, found = self.work(
+                estimate = self.estimate(known[0], progress, self.vary(i, *known))
+                controls, v, found = self.work(
                     i, controller, schedule(r, rounds, len(called)), centre, head,
-                    self.curvature(*known, heard), heard, 4, len(called) / self.agents,
+                    self.curvature(*known, estimate), estimate, 4, len(called) / self.agents,
                     batches and batches[r][place],
                 )  # fmt: skip
-                mixing.append(knobs)
+                mixing.append(controls)
                 heads.append(v)
-                told.append(own)
+                summaries.append(own)
                 seen.append(found)
 
             keep, stay, memory = (
-                sum(bounded(knobs[name], 1.0, 1.0) for knobs in mixing) / len(called)
+                sum(bounded(controls[name], 1.0, 1.0) for controls in mixing) / len(called)
                 for name in ("keep", "stay", "memory")
             )
             if stay + memory > 0.9:
@@ -473,23 +475,23 @@ class Federation:
             following = plus((1 - stay - memory, new), (stay, head), (memory, previous))
             head, previous = following, head
             average = plus((1 - keep, head), (keep, average))
-            heard_sums, heard_moment = (
-                mean([own[0] for own in told]),
-                mean([own[1] for own in told]),
+            new_sums, new_moment = (
+                mean([own[0] for own in summaries]),
+                mean([own[1] for own in summaries]),
             )
             if reports:
                 share = len(called) / (reports + len(called))
-                sums = plus((1 - share, sums), (share, heard_sums))
-                moment = plus((1 - share, moment), (share, heard_moment))
+                sums = plus((1 - share, sums), (share, new_sums))
+                moment = plus((1 - share, moment), (share, new_moment))
                 progress = plus((0.5, mean(seen)), (0.5, progress))
             else:
-                sums, moment, progress = heard_sums, heard_moment, mean(seen)
+                sums, moment, progress = new_sums, new_moment, mean(seen)
             if self.scaled and r <= 4:
-                # What depends on units is what was told in this round, for as many examples as on average.
+                # Sums that depend on units are those of this round, for as many examples as on average.
                 counts, raw = self.classes + 1, self.features
-                each = sums[-7] / heard_sums[-7]
-                sums = sums[:counts] + heard_sums[counts:]
-                moment = moment[:raw] + [each * one for one in heard_moment[raw:]]
+                each = sums[-7] / new_sums[-7]
+                sums = sums[:counts] + new_sums[counts:]
+                moment = moment[:raw] + [each * one for one in new_moment[raw:]]
             if self.scaled and r < 4:
                 pool = plus(*((1, row) for row in [pool, *(self.spreads[i] for i in called)]))
                 self.units = [standards(pool, self.features)[1]] * self.agents

@@ -38,7 +38,7 @@ MODEL = ModuleModel(module())
 
 
 def optimizer(seed=1, size=0.4, local_steps=3):
-    """Draw parameters that are larger than the initial ones, so that every knob matters."""
+    """Draw parameters that are larger than the initial ones, so that every control matters."""
     config = GradientTransferConfig(width=7, local_steps=local_steps)
     made = GradientTransfer(config, random_data.seeded(seed)).double()
     random = random_data.seeded(seed + 1)
@@ -101,7 +101,7 @@ def loop(learned, task, rows, rounds, local_steps):
         left = rounds - 1 - r
         when = [r / max(1, rounds - 1) - 0.5, math.exp(-r / 3), math.exp(-left / 3)]
         when += [math.exp(-r), math.exp(-left), math.log(rounds / 20), 0.0]
-        messages, knobs, new_fitted = [], [], []
+        messages, controls, new_fitted = [], [], []
         for i, own in enumerate(data):
             m = len(own)
             loss, g = look(w[i], own)
@@ -124,12 +124,12 @@ def loop(learned, task, rows, rounds, local_steps):
                 if k:
                     value, g = look(v, own)
                     losses.append(value)
-                for t, knob in enumerate(of_tensors):
+                for t, control in enumerate(of_tensors):
                     eta, nu, rho = (
-                        math.exp(min(3, max(-14, knob[name])))
+                        math.exp(min(3, max(-14, control[name])))
                         for name in ("gradient", "normalised", "decay")
                     )
-                    beta = 1 / (1 + math.exp(-knob["momentum"]))
+                    beta = 1 / (1 + math.exp(-control["momentum"]))
                     new = 1.0 if r == k == 0 else 0.1
                     squares[i][t] = (1 - new) * squares[i][t] + new * g[t].square()
                     momentum[t] = beta * momentum[t] + (1 - beta) * g[t]
@@ -140,15 +140,15 @@ def loop(learned, task, rows, rounds, local_steps):
                     longest = 0.3 * max(1.0, math.exp(rms(v[t], unit)))
                     v[t] = v[t] - move * min(1.0, longest / math.exp(rms(move, unit)))
             sent = [
-                v[t] + (math.tanh(knob["correction"]) * (w[i][t] - fitted[i][t]) if r else 0.0)
-                for t, knob in enumerate(of_tensors)
+                v[t] + (math.tanh(control["correction"]) * (w[i][t] - fitted[i][t]) if r else 0.0)
+                for t, control in enumerate(of_tensors)
             ]
             told = [loss / guess - 0.5, losses[0] / guess - 0.5, math.log(loss / guess) / 2]
             told = [clamp(value) for value in [*told, math.log(m) - 3.5]]
             if r:
                 told = [(mine + theirs) / 2 for mine, theirs in zip(told, heard[i], strict=True)]
             messages.append([*torch.cat(sent).tolist(), *told])
-            knobs.append(of_tensors)
+            controls.append(of_tensors)
             new_fitted.append(v)
         mixed = torch.tensor(naive.mix(graph, messages, "metropolis"), dtype=torch.float64)
         for i in range(AGENTS):
@@ -156,8 +156,8 @@ def loop(learned, task, rows, rounds, local_steps):
             received = torch.split(mixed[i, :-4], sizes)
             heard[i] = mixed[i, -4:].tolist()
             mine = []
-            for t, knob in enumerate(knobs[i]):
-                a, b, e = (math.tanh(knob[name]) for name in ("keep", "stay", "memory"))
+            for t, control in enumerate(controls[i]):
+                a, b, e = (math.tanh(control[name]) for name in ("keep", "stay", "memory"))
                 gaps[i][t] = rms(received[t] - sent[t], fans[t] ** -0.5)
                 mine.append(
                     (1 - a - b - e) * received[t] + a * sent[t] + b * w[i][t] + e * before[i][t]
@@ -213,8 +213,8 @@ def test_a_move_is_shortened_to_a_share_of_the_weights_or_of_the_unit_by_tensor(
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_no_knob_and_no_input_is_idle_at_the_parameters_of_these_tests():
-    """Otherwise the loop above would agree whatever the knob did."""
+def test_no_control_and_no_input_is_idle_at_the_parameters_of_these_tests():
+    """Otherwise the loop above would agree whatever the control did."""
     task, learned = draw_task(), optimizer()
     before = run(task, network(), 5, learned).weights
     for place in range(len(CONTROLS)):

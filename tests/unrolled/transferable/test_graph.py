@@ -176,11 +176,13 @@ def test_averages_stay_those_of_the_agents_summaries(features):
         torch.testing.assert_close(state.sums.mean(0), state.own_sums.mean(0))
         torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
         assert not torch.allclose(state.sums, state.own_sums)
-        told = [federation.contribution(i, state.centre[i], centred=False) for i in range(AGENTS)]
+        contributed = [
+            federation.contribution(i, state.centre[i], centred=False) for i in range(AGENTS)
+        ]
         sketch = unpack(state.own_moments[:, features:], *omega.shape).mT.flatten(1)
         own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
         for found, place in ((state.own_sums, 0), (own_moments, 1)):
-            expected = torch.tensor([one[place] for one in told], dtype=torch.float64)
+            expected = torch.tensor([one[place] for one in contributed], dtype=torch.float64)
             torch.testing.assert_close(found, expected)
         centres.append(state.centre)
     assert not torch.equal(centres[SHARED_ROUNDS - 2], centres[SHARED_ROUNDS - 1])

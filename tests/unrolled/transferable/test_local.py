@@ -342,9 +342,9 @@ def test_derivatives_in_groups_are_those_of_all_agents_at_once(request, star):
 def test_mini_batches_of_groups_are_of_the_agents_own_examples(grouped, monkeypatch):
     task, seen = unequal(5, gaps=True), []
 
-    def batch(outlook, size, generator):
-        found = plain(outlook, size, generator)
-        seen.append((outlook.examples, found.examples))
+    def batch(problem, size, generator):
+        found = plain(problem, size, generator)
+        seen.append((problem.examples, found.examples))
         return found
 
     plain = LocalProblem.batch

@@ -95,14 +95,14 @@ def test_steps_equal_a_loop_with_explicit_inverses(size, features, width, masked
         labels = torch.eye(CLASSES, dtype=torch.float64)[[label for _, label in own]]
         table = weights[agent].reshape(features + 1, CLASSES)
         matrix, bias = table[:-1] * unit[:, None], table[-1] + centre @ table[:-1]
-        knobs = {
+        controls = {
             name: float(getattr(step, name)[agent])
             for name in ("newton", "gradient", "damping", "decay", "floor", "reach")
         }
         each = [getattr(step, name)[agent, :, 0] for name in ("gate", "offset", "bend")]
         for number in range(3):
             matrix, bias = transferable_loop.local_step(
-                x, labels, matrix, bias, as_matrix(curvature, agent), knobs, *each,
+                x, labels, matrix, bias, as_matrix(curvature, agent), controls, *each,
                 float(step.scale[agent]), float(step.again[agent]) if number else 1.0,
             )  # fmt: skip
         logits = (x @ matrix + bias) * 1.0
@@ -181,9 +181,9 @@ def test_a_batch_is_a_problem_of_some_examples(features, size):
 
 def test_batches_are_uniform():
     examples = random_data.examples(27, 1, 5, 9, CLASSES)
-    outlook = LocalProblem.of(LocalExamples.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
+    problem = LocalProblem.of(LocalExamples.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
     random, seen = seeded(28), torch.zeros(5)
     for _ in range(2000):
-        batch = outlook.batch(2, random).examples.x[0]
-        seen += (batch[:, None] == outlook.examples.x).all(2).sum(0)
+        batch = problem.batch(2, random).examples.x[0]
+        seen += (batch[:, None] == problem.examples.x).all(2).sum(0)
     assert (seen / 2000 - 2 / 5).abs().max() < 0.05

@@ -92,7 +92,7 @@ def test_estimates_equal_a_loop(seed, features, size):
     assert found.description.shape == (AGENTS, DESCRIPTION_SIZE)
     for agent in range(AGENTS):
         own = sums[agent].tolist(), progress[agent].tolist()
-        expected = transferable_loop.hear(*own, features, 7, int(vary[agent]))
+        expected = transferable_loop.estimate_of(*own, features, 7, int(vary[agent]))
         for name in ("classes", "bends", "scale", "varying", "examples", "description"):
             value = getattr(found, name)[agent].tolist()
             assert value == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-6), name

@@ -285,8 +285,7 @@ class TransferableAlgorithm:
         own = by_group(describe, groups, examples, sketch)
         check_range(task.train, own.moments, own.sums[:, 1 - SUMS_SIZE])
         zero = own.sums.new_zeros(network.nodes, self.model.parameters)
-        told_spreads = without_squared_means(spreads)
-        sums, moments = own
+        sums, moments, sent_spreads = *own, without_squared_means(spreads)
         if network.server:
             sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in own)
             spreads = spreads.new_zeros(1, spreads.shape[1], dtype=torch.float64)
@@ -318,7 +317,7 @@ class TransferableAlgorithm:
             reports=0,
             rounds=0,
             spreads=spreads,
-            own_spreads=told_spreads,
+            own_spreads=sent_spreads,
             informed=torch.zeros(network.agents, dtype=torch.bool),
         )
 
