@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from fedsurf.common.writing import json_text
 from fedsurf.paper.claims import (
     Claim,
     Number,
@@ -104,7 +105,7 @@ def test_drops_between_different_tasks_add_their_errors():
 
 def test_claims_survive_json():
     claim = Claim("id", "p", "c", Number("a", 0.5, 0.1), Number("b", math.inf), True, note="note")
-    assert Claim.from_dict(json.loads(json.dumps(claim.to_dict(), allow_nan=False))) == claim
+    assert Claim.from_dict(json.loads(json_text(claim.to_dict()))) == claim
 
 
 def test_claims_are_counted_with_tuned_and_untuned_methods():

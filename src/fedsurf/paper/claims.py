@@ -94,22 +94,17 @@ class Claim:
     """Whether the claim holds compared with that number."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, in which an infinite mean is null."""
-        plain = asdict(self)
-        for name in ("left", "right", "untuned"):
-            if plain[name] is not None and not math.isfinite(plain[name]["mean"]):
-                plain[name]["mean"] = None
-        return plain
+        """Return plain values for JSON, which stores an infinite mean as null."""
+        return asdict(self)
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Claim":
-        """Return the claim of `to_dict`."""
-        plain = dict(content)
-        for name in ("left", "right", "untuned"):
-            if plain.get(name) is not None:
-                mean = plain[name]["mean"]
-                plain[name] = Number(**{**plain[name], "mean": math.inf if mean is None else mean})
-        return Claim(**plain)
+        """Return the claim of `to_dict`, as read from JSON."""
+        numbers = {name: content[name] for name in ("left", "right", "untuned") if content[name]}
+        for name, plain in numbers.items():
+            mean = math.inf if plain["mean"] is None else plain["mean"]
+            numbers[name] = Number(**{**plain, "mean": mean})
+        return Claim(**{**content, **numbers})
 
     def with_untuned(self, judgement: Judgement) -> "Claim":
         """Return the claim with a second judgement, compared with untuned methods."""
