@@ -32,7 +32,7 @@ CONFIG = ExperimentConfig(
 
 
 def features():
-    """Digits, 4 × 4 pixels of them."""
+    """Return the digits, shrunk to 4 × 4 pixels."""
     data = load_digits()
     images = torch.tensor(data.images / 16, dtype=torch.float32)
     x = images.reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)
@@ -41,7 +41,7 @@ def features():
 
 
 class WaitAfter:
-    """Says so and sleeps once a step is taken."""
+    """Prints "waiting" after a step, and sleeps."""
 
     def __init__(self, step):
         self.step = step

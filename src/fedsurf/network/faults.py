@@ -120,7 +120,7 @@ class FaultyNetwork(Network):
 
 
 class StaleNetwork(FaultyNetwork):
-    """Some agents are asynchronous: their neighbours use what these sent in the round before.
+    """Some agents are asynchronous: their neighbours use their message of the round before.
 
     The stale agents are drawn once a run; a server is never one of them. An agent always uses its own
     current row. In the first round, nothing is late.

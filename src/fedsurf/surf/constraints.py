@@ -98,11 +98,7 @@ def can_batch_norms(
 
 
 def batched_norms(model: Model, averages: Sequence[Tensor], examples: Examples) -> Tensor:
-    """Return ‖∇f(W_0)‖ … ‖∇f(W_L)‖ at average weights, all on the same examples, `[L + 1]`.
-
-    Equal to `gradient_norm` of each, where `can_batch_norms`. `averages` are the agents' weights
-    averaged by their shares, each `[parameters]`.
-    """
+    """Return `gradient_norm` of several average weights, each `[parameters]`, where `can_batch_norms`."""
     gradients = model.gradient(torch.stack(list(averages)), examples.pooled())
     lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     return lengths
@@ -203,16 +199,7 @@ def slack_per_constraint(slacks: Tensor, constraints: int) -> Tensor:
 class DescendingProblem(cooper.ConstrainedMinimizationProblem):
     """A loss under descending constraints, with their multipliers, as cooper solves it.
 
-    Parameters
-    ----------
-    constraints : int
-        Number of constraints.
-    dtype : torch.dtype
-        The multipliers' floating type.
-    constrained : bool
-        Whether to impose the constraints.
-    penalty : float
-        The coefficient of the augmented Lagrangian; 0 for the plain one.
+    `penalty` is the coefficient of the augmented Lagrangian; 0 for the plain one.
     """
 
     def __init__(

@@ -24,16 +24,9 @@ ROW_MULTIPLE = 16
 class FactoredAdam(torch.optim.Adam):
     """Torch's fused Adam, which takes the gradient of a `SharedMatrix` as factors.
 
-    Its state is that of `torch.optim.Adam`. All other parameters are updated as there.
-
-    Parameters
-    ----------
-    parameters : iterable of Parameter
-        Parameters, updated in place.
-    lr, betas : float, (float, float)
-        As Adam's.
-    numbers_at_once : int
-        Elements of a gradient that are formed at a time, or 16 rows if those are more.
+    Its state and arguments are those of `torch.optim.Adam`, and so are the updates of all other
+    parameters. `numbers_at_once` elements of a gradient are formed at a time, or 16 rows if those
+    are more.
     """
 
     def __init__(

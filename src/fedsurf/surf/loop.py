@@ -62,13 +62,7 @@ class Observer(Protocol):
 
 
 class RunFolder:
-    """The files of one run.
-
-    Parameters
-    ----------
-    path : Path
-        The folder; it need not exist yet.
-    """
+    """The files of one run, in a folder that need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
