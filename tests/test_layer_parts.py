@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import random_data
 import torch
-from decentralised import lopsided_graph
+from running import lopsided_graph
 
 from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead

@@ -4,8 +4,7 @@ import naive
 import random_data
 import torch
 import transferable_loop
-from decentralised import lopsided_graph
-from served import calls
+from running import calls, lopsided_graph
 
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork

@@ -26,7 +26,7 @@ CLOSE = {"rtol": 0, "atol": 1e-5}
 
 @pytest.fixture
 def flower(monkeypatch):
-    """Flower's server with its strategies, silent to its makers, or a skipped test."""
+    """Flower's server with its strategies and without telemetry, or a skipped test."""
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     return pytest.importorskip(
         "flwr.server",
@@ -46,7 +46,7 @@ def uneven_task(agents):
 
 
 def run_here(method, task, reporting, rounds):
-    """Run the method here; return the server's models and what every called agent was shown.
+    """Run the method here; return the server's models and the batches of every called agent.
 
     `shown[round][agent]` is a list of mini-batches (x, y), one for each local step.
     """
@@ -84,7 +84,7 @@ def to_row(arrays):
 def client_maker(shown, sizes):
     """Return a function that makes Flower's client of an agent.
 
-    Everything stands inside it, so that it can be sent to other processes as it is.
+    It has no references to this module, so that it can be sent to other processes.
     """
     features, classes, step_size = FEATURES, CLASSES, STEP_SIZE
 
@@ -118,7 +118,7 @@ def client_maker(shown, sizes):
 
 
 def strategy_of(method, first, seen, *, reporting, agents):
-    """Flower's strategy for a method here; the server's model of each round is put into `seen`."""
+    """Flower's strategy for a method here; it appends the server's model of each round to `seen`."""
     from flwr.common import ndarrays_to_parameters
     from flwr.server import strategy
 
@@ -144,7 +144,7 @@ def strategy_of(method, first, seen, *, reporting, agents):
 
 
 def run_server(flower, method, first, shown, sizes, reporting):
-    """Run Flower's server loop over clients in this process, who are called in the given order."""
+    """Run Flower's server loop over clients in this process, in the given order of calls."""
     from flwr.server.client_proxy import ClientProxy
 
     make = client_maker(shown, sizes)
@@ -159,7 +159,7 @@ def run_server(flower, method, first, shown, sizes, reporting):
         get_parameters = evaluate = reconnect = get_properties
 
     class Manager(flower.SimpleClientManager):
-        """Samples in each round whom the run here called."""
+        """A sampler of the same clients as in the run here."""
 
         called = iter(shown)
 
@@ -178,7 +178,7 @@ def run_server(flower, method, first, shown, sizes, reporting):
 
 
 def run_simulated(flower, method, first, shown, sizes):
-    """Run Flower's simulation engine, its clients in processes of their own."""
+    """Run Flower's simulation engine, each client in its own process."""
     from flwr.client import ClientApp
     from flwr.simulation import run_simulation
 
@@ -209,7 +209,7 @@ def methods():
 
 
 def assert_equal_models(here, there):
-    """The server's models agree after every round, and they did move."""
+    """Assert that the server's models agree after every round, and that they change."""
     assert len(there) == len(here)
     difference = (torch.stack(here) - torch.stack(there)).abs().max()
     print(f"largest difference: {float(difference):.2e}")  # noqa: T201 - shown with -s

@@ -41,7 +41,7 @@ def test_it_agrees_with_scikit_learn(strength):
     ).fit(pool.x[0].numpy(), pool.y[0].numpy())
     expected = np.concatenate([known.coef_.T, known.intercept_[None]]).flatten()
     found = Centralised(strength).weights(SoftmaxHead(3, 3), task)
-    # The loss does not change with what all biases share.
+    # The loss does not depend on the mean of the biases.
     found = torch.cat([found[:9], found[9:] - found[9:].mean()])
     expected[9:] -= expected[9:].mean()
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
@@ -61,12 +61,12 @@ def test_classes_without_training_examples_never_win(seen):
     assert weights.isfinite().all()
     far = Examples(100 * test.x, test.y).pooled()
     assert set(head.logits(weights[None], far.x).argmax(2).unique().tolist()) <= set(seen)
-    # It is as good as an optimum: what a class less would leave of the gradient is next to nothing.
+    # The gradient that the unseen classes leave is negligible.
     assert head_gradient(head, weights, task, 1e-3).norm() < 1e-6
     assert 0 < Centralised(1e-3).accuracy(task) < 0.5
 
 
-def test_a_task_whose_training_examples_are_all_of_one_class_is_guessed():
+def test_a_task_whose_training_examples_are_all_of_one_class_gets_that_class():
     train = draw_examples(1, classes=1)
     task = Task(Examples(train.x, train.y + 2), draw_examples(2, size=50), 3)
     share = float((task.test.y == 2).double().mean())

@@ -4,12 +4,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from decentralised import run
 from hypothesis import given
 from hypothesis import strategies as st
 from random_data import examples as draw_examples
 from random_data import seeded
 from random_data import task as draw_task
+from running import run
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge as PooledRidge
 from sklearn.neighbors import NearestCentroid

@@ -1,4 +1,7 @@
-"""The contract of every algorithm: all of the catalogue, and the learned ones."""
+"""The contract of every algorithm: the methods of the catalogue, and the learned ones.
+
+Learned layers are compared with their naive versions in tests/unrolled.
+"""
 
 from dataclasses import dataclass, fields, replace
 from itertools import repeat
@@ -7,12 +10,12 @@ import naive
 import networkx as nx
 import pytest
 import torch
-from decentralised import lopsided_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_methods import MESSAGES, NAIVE, OPTIMA, World
 from random_data import real_examples, seeded
 from random_data import task as draw_task
+from running import lopsided_graph
 from torch import nn
 
 from fedsurf.algorithms import Start, State

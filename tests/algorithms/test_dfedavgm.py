@@ -1,15 +1,16 @@
-"""DFedAvgM against its paper's loop, its relation to DGD, and what quantising costs and saves."""
+"""DFedAvgM: its relation to DGD, its bias, and quantised messages."""
 
-import decentralised
 import naive
 import networkx as nx
 import pytest
 import torch
-from convex import Ridge, distances, heterogeneous_task
 from hypothesis import given
 from hypothesis import strategies as st
+from known_optima import PenalisedHead, distances, heterogeneous_task
+from naive_methods import combination
 from random_data import real_examples, seeded, weights
 from random_data import task as draw_task
+from running import lopsided_graph, run
 
 from fedsurf.algorithms.dfedavgm import DFedAvgM, quantise
 from fedsurf.models import SoftmaxHead
@@ -22,7 +23,7 @@ def naive_training(row, batches, step_size, momentum):
     """y_{k+1} = y_k − β ∇F(y_k) + μ (y_k − y_{k−1}) at one agent, a step for each batch."""
     before = row
     for batch in batches:
-        moved = decentralised.combination(
+        moved = combination(
             (1 + momentum, row),
             (-momentum, before),
             (-step_size, naive.gradient(row, batch, 3)),
@@ -31,8 +32,8 @@ def naive_training(row, batches, step_size, momentum):
     return row
 
 
-def test_with_one_local_step_and_no_momentum_it_is_dgd_that_mixes_after_the_step():
-    task, network = draw_task(3, agents=6), Network(decentralised.lopsided_graph(), "metropolis")
+def test_with_one_local_step_and_no_momentum_it_is_dgd_with_mixing_after_the_step():
+    task, network = draw_task(3, agents=6), Network(lopsided_graph(), "metropolis")
     method = DFedAvgM(HEAD, 0.3, local_steps=1, momentum=0.0, batch_size=None)
     state = method.init(task, network, seeded(0))
     for _ in range(3):
@@ -42,12 +43,12 @@ def test_with_one_local_step_and_no_momentum_it_is_dgd_that_mixes_after_the_step
         torch.testing.assert_close(state.weights, after)
         dgd = network.mix(before.weights) - 0.3 * gradient
         assert not torch.allclose(state.weights, dgd)
-        # DGD mixes the weights only; the difference is what mixing does to the steps.
+        # DGD mixes the weights only; the difference is the mixing of the steps.
         torch.testing.assert_close(after - dgd, 0.3 * (gradient - network.mix(gradient)))
 
 
 def test_local_steps_bias_it_and_a_smaller_step_less():
-    task, model = heterogeneous_task(), Ridge(2, 3)
+    task, model = heterogeneous_task(), PenalisedHead(2, 3)
     ends = [
         distances(
             DFedAvgM(model, step_size, momentum=0.0, batch_size=None),
@@ -82,11 +83,11 @@ def test_a_quantised_number_is_one_of_the_two_nearest_multiples(seed, bits, dtyp
     assert multiples.abs().max() <= levels * (1 + 1e-5)
 
 
-def test_rounding_errors_do_not_lift_a_number_above_the_highest_level():
+def test_rounding_errors_do_not_raise_a_number_above_the_highest_level():
     assert quantise(torch.ones(1, 20000), 16, seeded(0)).max() < 1 + 1e-6
 
 
-def test_quantising_is_right_in_the_mean():
+def test_quantising_is_unbiased():
     values = weights(1, 2, 8)
     random = seeded(0)
     drawn = torch.stack([quantise(values, 3, random) for _ in range(2000)])
@@ -95,13 +96,13 @@ def test_quantising_is_right_in_the_mean():
     assert (drawn.std(0) > 0.1 * step).any()
 
 
-def test_quantised_it_equals_a_loop_in_which_neighbours_add_up_what_they_receive():
-    graph, task = decentralised.lopsided_graph(), draw_task(4, agents=6)
+def test_quantised_it_equals_a_loop_in_which_neighbours_add_up_the_messages():
+    graph, task = lopsided_graph(), draw_task(4, agents=6)
     network = Network(graph, "metropolis")
     method = DFedAvgM(HEAD, 0.2, local_steps=2, momentum=0.5, batch_size=None, bits=4)
     state = method.init(task, network, seeded(0))
     rows, examples = state.weights.tolist(), real_examples(task.train)
-    # copies[i][j] is what agent i knows of agent j, itself included.
+    # copies[i][j] are the weights of agent j (or i itself) as agent i knows them.
     copies = [{j: [0.0] * 12 for j in [i, *graph.neighbors(i)]} for i in range(6)]
     for round_ in range(4):
         state = method.step(state, task, network, seeded(round_))
@@ -109,7 +110,7 @@ def test_quantised_it_equals_a_loop_in_which_neighbours_add_up_what_they_receive
         sent = []
         for i, row in enumerate(rows):
             trained = naive_training(row, [examples[i]] * 2, 0.2, 0.5)
-            difference = decentralised.combination((1, trained), (-1, copies[i][i]))
+            difference = combination((1, trained), (-1, copies[i][i]))
             step = max(map(abs, difference)) / 7
             sent.append(
                 [
@@ -120,20 +121,20 @@ def test_quantised_it_equals_a_loop_in_which_neighbours_add_up_what_they_receive
         rows = []
         for i, known in enumerate(copies):
             for j in known:
-                known[j] = decentralised.combination((1, known[j]), (1, sent[j]))
+                known[j] = combination((1, known[j]), (1, sent[j]))
             shares = [naive.shift_entry(graph, i, j, "metropolis") for j in known]
-            rows.append(decentralised.combination(*zip(shares, known.values(), strict=True)))
+            rows.append(combination(*zip(shares, known.values(), strict=True)))
     torch.testing.assert_close(state.weights, torch.tensor(rows, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("make", [decentralised.lopsided_graph, None])
+@pytest.mark.parametrize("make", [lopsided_graph, None])
 def test_with_many_bits_it_is_near_the_unquantised_one(make):
     task = draw_task(5, agents=6, train=20)
     ends = {}
     for bits in (None, 32, 12, 4):
         network = Network(make(), "metropolis") if make else StarNetwork(6, None, seeded(0))
         method = DFedAvgM(HEAD, 0.1, batch_size=None, bits=bits)
-        ends[bits] = decentralised.run(method, task, network, 20).weights
+        ends[bits] = run(method, task, network, 20).weights
     apart = [float((ends[bits] - ends[None]).abs().max()) for bits in (32, 12, 4)]
     assert apart[0] < 1e-7
     assert apart[0] < apart[1] / 100 < 1e-4
@@ -145,24 +146,24 @@ def test_with_many_bits_it_is_near_the_unquantised_one(make):
 )
 def test_fewer_bits_send_fewer_floats(bits, floats):
     task, network = draw_task(6), Network(nx.cycle_graph(4))
-    decentralised.run(DFedAvgM(HEAD, batch_size=2, bits=bits), task, network, 3)
+    run(DFedAvgM(HEAD, batch_size=2, bits=bits), task, network, 3)
     assert network.rounds == 3
     assert network.link_floats.tolist() == [3 * floats] * 8
 
 
-def test_in_a_star_quantising_needs_that_all_agents_report():
+def test_in_a_star_quantising_requires_all_agents_to_report():
     task = draw_task(7)
     method, plain = DFedAvgM(HEAD, batch_size=2, bits=8), DFedAvgM(HEAD, batch_size=2)
     partly = StarNetwork(4, 3, seeded(0), "metropolis")
     with pytest.raises(ValueError, match=r"^bits: got 8 on a network with faults"):
         method.init(task, partly, seeded(0))
-    assert decentralised.run(plain, task, partly, 2).weights.isfinite().all()
+    assert run(plain, task, partly, 2).weights.isfinite().all()
     whole = StarNetwork(4, 4, seeded(0), "metropolis")
-    decentralised.run(method, task, whole, 2)
+    run(method, task, whole, 2)
     assert whole.floats == 2 * 8 * 4
 
 
-def test_it_takes_six_local_steps_unless_told_otherwise_and_its_name_says_the_bits():
+def test_it_takes_six_local_steps_by_default_and_its_name_has_the_bits():
     assert DFedAvgM(HEAD).local_steps == 6
     assert DFedAvgM(HEAD).name == "DFedAvgM"
     assert DFedAvgM(HEAD, bits=8).name == "DFedAvgM (8 bits)"

@@ -3,10 +3,10 @@
 import networkx as nx
 import pytest
 import torch
-from convex import Ridge, distances, heterogeneous_task, optimum
-from decentralised import lopsided_graph, run
+from known_optima import PenalisedHead, distances, heterogeneous_task, optimum
 from random_data import real_examples, seeded
 from random_data import task as draw_task
+from running import lopsided_graph, run
 
 from fedsurf.algorithms import DGD, DSGD, DFedAvgM, Start
 from fedsurf.models import SoftmaxHead
@@ -18,7 +18,7 @@ HEAD = SoftmaxHead(3, 3)
 def test_with_a_constant_step_dgd_ends_the_nearer_to_the_optimum_the_smaller_the_step():
     task, network = heterogeneous_task(), Network(nx.cycle_graph(6), "metropolis")
     found = [
-        distances(DGD(Ridge(2, 3), step), task, network, int(90 / step))
+        distances(DGD(PenalisedHead(2, 3), step), task, network, int(90 / step))
         for step in (0.1, 0.05, 0.025)
     ]
     for one in found:
@@ -29,7 +29,7 @@ def test_with_a_constant_step_dgd_ends_the_nearer_to_the_optimum_the_smaller_the
 
 
 def test_dsgd_stays_around_the_optimum_the_nearer_the_smaller_the_step():
-    task, model = heterogeneous_task(), Ridge(2, 3)
+    task, model = heterogeneous_task(), PenalisedHead(2, 3)
     best = optimum(model, task)
     apart = []
     for step_size in (0.3, 0.03):

@@ -3,17 +3,17 @@
 import networkx as nx
 import pytest
 import torch
-from convex import Ridge, disagreement_of_optima, distances, heterogeneous_task
-from decentralised import lopsided_graph
+from known_optima import PenalisedHead, disagreement_of_optima, distances, heterogeneous_task
 from random_data import seeded
 from random_data import task as draw_task
+from running import lopsided_graph
 
 from fedsurf.algorithms import DGD, EXTRA, ExactDiffusion, GradientTracking
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 
 HEAD = SoftmaxHead(3, 3)
-MODEL = Ridge(2, 3)
+MODEL = PenalisedHead(2, 3)
 METHODS = [EXTRA(MODEL, 0.2), ExactDiffusion(MODEL, 0.2), GradientTracking(MODEL, 0.2)]
 every = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 
@@ -52,13 +52,16 @@ def test_in_a_star_they_are_exact_if_and_only_if_all_agents_report(method):
     assert distances(method, task, partial, 250)[-1] > 1e-3
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@every
+@pytest.mark.parametrize(
+    ("method", "momentum"),
+    [
+        (EXTRA(HEAD, 0.3), 0.0),
+        (ExactDiffusion(HEAD, 0.3), 0.0),
+        (GradientTracking(HEAD, 0.3), 0.0),
+        (GradientTracking(HEAD, 0.3, momentum=0.5), 0.5),
+    ],
+)
 def test_a_single_agent_does_gradient_descent_with_momentum(method, momentum):
-    if momentum and not isinstance(method, GradientTracking):
-        pytest.skip("only gradient tracking has momentum")
-    options = {"momentum": momentum} if momentum else {}
-    method = type(method)(HEAD, 0.3, **options)
     task, network = draw_task(3, agents=1), Network(nx.empty_graph(1))
     state = method.init(task, network, seeded(4))
     descended = state.weights.clone().requires_grad_()

@@ -1,15 +1,15 @@
 """FedAdam against torch's Adam, and its fixed point."""
 
 import torch
-from random_data import seeded
-from random_data import task as draw_task
-from served import (
+from known_optima import (
     ORIGIN,
     LeastSquares,
     least_squares_optimum,
     least_squares_task,
-    rounds,
 )
+from random_data import seeded
+from random_data import task as draw_task
+from running import run
 
 from fedsurf.algorithms.fedadam import FedAdam
 from fedsurf.models import SoftmaxHead
@@ -56,5 +56,5 @@ def test_the_first_step_is_as_long_in_small_as_in_large_numbers():
 def test_with_one_local_step_it_reaches_the_optimum():
     task = least_squares_task()
     fedadam = FedAdam(LeastSquares(), 1, 0.1, None, start=ORIGIN, server_step_size=0.02, tau=0.1)
-    state = rounds(fedadam, task, StarNetwork(6, None, seeded(0)), 1500)
+    state = run(fedadam, task, StarNetwork(6, None, seeded(0)), 1500)
     torch.testing.assert_close(state.weights[0], least_squares_optimum(task), rtol=1e-5, atol=1e-5)

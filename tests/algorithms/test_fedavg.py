@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from random_data import seeded
-from random_data import task as draw_task
-from served import (
+from known_optima import (
     ORIGIN,
     LeastSquares,
     averaging_limit,
     least_squares_optimum,
     least_squares_task,
-    rounds,
 )
+from random_data import seeded
+from random_data import task as draw_task
+from running import run
 
 from fedsurf.algorithms.fedavg import FedAvg
 from fedsurf.models import SoftmaxHead
@@ -60,7 +60,7 @@ def test_a_single_agent_does_plain_gradient_descent():
 def test_with_several_local_steps_fedavg_has_the_limit_and_bias_of_theory(step_size):
     task = least_squares_task()
     fedavg = FedAvg(LeastSquares(), 6, step_size, None, start=ORIGIN)
-    state = rounds(fedavg, task, StarNetwork(6, None, seeded(0)), int(20 / step_size))
+    state = run(fedavg, task, StarNetwork(6, None, seeded(0)), int(20 / step_size))
     torch.testing.assert_close(
         state.weights[0], averaging_limit(task, step_size, 6), rtol=1e-8, atol=1e-8
     )

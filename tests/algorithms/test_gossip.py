@@ -1,4 +1,4 @@
-"""Averaging: plain and accelerated gossip against loops and known rates, and a server that listens."""
+"""Averaging: plain and accelerated gossip against loops and known rates, and through a server."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_gossip_equals_a_loop_over_agents(agents, seed, rounds, accelerated):
     assert network.floats == rounds * 2 * graph.number_of_edges() * 3
 
 
-def test_every_round_keeps_the_average_and_accelerated_gossip_contracts_as_chebyshev_says():
+def test_every_round_keeps_the_average_and_accelerated_gossip_contracts_at_chebyshevs_rate():
     network, rounds = Network(nx.cycle_graph(20), "metropolis"), 60
     values = draw_weights(0, 20, 4)
     mean, start = values.mean(0), (values - values.mean(0)).norm()
@@ -98,7 +98,7 @@ def test_the_rates_are_attained_by_the_slowest_mode():
     torch.testing.assert_close(fast, slowest / math.cosh(10 * math.acosh(1 / eigenvalue)))
 
 
-def test_a_complete_graph_averages_in_one_round_and_an_agent_alone_has_its_own():
+def test_a_complete_graph_averages_in_one_round_and_a_single_agent_keeps_its_own():
     values = draw_weights(1, 5, 2)
     for found in averaged(values, Network(nx.complete_graph(5), "metropolis"), 3, accelerated=True):
         torch.testing.assert_close(found, values.mean(0).expand(5, 2))
@@ -149,14 +149,14 @@ class Losing(StarNetwork):
         return super().call(earlier.with_links(lost, "renormalised"))
 
 
-def test_only_what_was_sent_counts_where_uploads_to_a_server_are_lost():
-    """An agent sends its statistic until it is heard, and not again."""
+def test_only_sent_uploads_are_counted_if_some_are_lost():
+    """An agent sends its statistic until it arrives, and not again."""
     network = Losing(3, [[1], [0], [1, 2], []])
     state = begin(draw_weights(6, 3, 5), network, accelerated=False)
     for _ in range(4):
         state = averaging_step(state, network, lambda found, _weights: found[:, :2])
     assert state.heard.all()
-    # Agents 0 and 2 are heard at once, agent 1 in the second round.
+    # The uploads of agents 0 and 2 arrive at once, agent 1's in the second round.
     assert network.link_floats.reshape(2, -1)[1].tolist() == [5, 2 * 5, 5]
     network = Losing(2, [[1], [1], [1], []])
     state = begin(draw_weights(6, 2, 5), network, accelerated=False)
@@ -166,8 +166,8 @@ def test_only_what_was_sent_counts_where_uploads_to_a_server_are_lost():
 
 
 @pytest.mark.parametrize("fault", [{"loss": 0.2}, {"stale": 3}, {"leave": 0.1}])
-def test_where_messages_are_lost_or_late_gossip_is_plain(fault):
-    """Chebyshev's polynomials are those of one S: with another one in each round they enlarge errors."""
+def test_gossip_is_plain_if_messages_are_lost_or_late(fault):
+    """Chebyshev's polynomials need the same S in every round; else they amplify errors."""
     values = draw_weights(8, 12, 3)
 
     def ring():
@@ -194,6 +194,6 @@ def test_an_agent_solves_in_the_first_round_and_while_its_estimate_moves():
     state = begin(values, network, accelerated=False)
     for _ in range(300):
         state = averaging_step(state, network, solve)
-    assert solved[:4] == [4, 2, 3, 4]  # the news of agent 3 travel one link a round
+    assert solved[:4] == [4, 2, 3, 4]  # the value of agent 3 travels one link a round
     assert len(solved) < 290
     torch.testing.assert_close(state.weights, torch.full((4, 1), 2.0, dtype=torch.float64))

@@ -77,7 +77,7 @@ def test_the_objective_never_rises():
     assert differences.sum(0).max() < -0.1
 
 
-def test_steps_pass_without_rounds_and_the_first_one_does_all():
+def test_only_the_first_step_trains_and_none_takes_a_round():
     task, network = draw_task(9), StarNetwork(4, 2, seeded(0))
     method = LocalOnly(SoftmaxHead(3, 3))
     start = method.init(task, network, seeded(1))
@@ -85,11 +85,11 @@ def test_steps_pass_without_rounds_and_the_first_one_does_all():
     second = method.step(first, task, network, seeded(0))
     assert (network.rounds, network.floats, second.steps) == (0, 0, 2)
     assert torch.equal(second.weights, first.weights)
-    assert torch.equal(first.weights[0], start.weights[0])  # a server has nothing to learn from
+    assert torch.equal(first.weights[0], start.weights[0])  # a server has no examples
     assert not torch.equal(first.weights[1], start.weights[1])
 
 
-def test_one_class_alone_and_float32_are_no_trouble():
+def test_a_single_class_in_float32_works():
     one = torch.zeros(3, 6, dtype=torch.int64)
     x = draw_task(10, 3, dtype=torch.float32).train.x
     task = Task(Examples(x, one), Examples(x, one), 3)
@@ -102,7 +102,7 @@ def test_one_class_alone_and_float32_are_no_trouble():
     assert SoftmaxHead(3, 3).accuracy(state.weights, task.test).tolist() == [1, 1, 1]
 
 
-def test_a_step_that_hardly_descends_is_halved():
+def test_a_step_with_too_little_descent_is_halved():
     """The first step is as long as the slope, 1: nearly as far beyond the optimum as it began."""
     optimum = 0.5 - 1e-5
     steepness = 1 / (2 * (1 - optimum))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_data import seeded
 from random_data import task as draw_task
-from served import calls, rounds
+from running import calls, run
 from torch import nn
 from torch.nn import functional
 
@@ -89,7 +89,7 @@ def test_on_hidden_features_moon_equals_a_loop_over_the_called_agents(agents, se
 def ends(methods, task, reporting=3, count=5):
     star = [StarNetwork(task.agents, reporting, seeded(0)) for _ in methods]
     return [
-        rounds(method, task, network, count).weights
+        run(method, task, network, count).weights
         for method, network in zip(methods, star, strict=True)
     ]
 
@@ -130,7 +130,7 @@ def test_the_term_keeps_representations_nearer_to_the_servers():
     near = []
     for mu in (0.0, 5.0):
         moon = MOON(model, 8, 0.3, None, mu=mu)
-        state = rounds(MOON(model, 8, 0.3, None, mu=0.0), task, network, 2)
+        state = run(MOON(model, 8, 0.3, None, mu=0.0), task, network, 2)
         network.reset(seeded(3))
         after = moon.step(state, task, network, seeded(4))
         here, there = (
@@ -151,7 +151,7 @@ def test_a_hidden_layer_that_is_all_zero_gives_finite_steps():
     dead = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
     task = draw_task(2, agents=4, train=8, masked=True, dtype=torch.float32)
     model = ModuleModel(dead)
-    state = rounds(MOON(model, 4, 0.5, None, mu=5.0), task, StarNetwork(4, 2, seeded(0)), 5)
+    state = run(MOON(model, 4, 0.5, None, mu=5.0), task, StarNetwork(4, 2, seeded(0)), 5)
     assert state.weights.isfinite().all()
     zero = torch.zeros(4, model.parameters)
     moon = MOON(model, 4, 0.5, None, mu=5.0)

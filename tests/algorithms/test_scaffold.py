@@ -3,9 +3,7 @@
 import torch
 from random_data import seeded
 from random_data import task as draw_task
-from served import (
-    rounds,
-)
+from running import run
 
 from fedsurf.algorithms.fedavg import FedAvg
 from fedsurf.algorithms.scaffold import SCAFFOLD
@@ -16,7 +14,7 @@ from fedsurf.network import StarNetwork
 def test_the_first_round_is_that_of_fedavg():
     task, head = draw_task(1, agents=6, train=12), SoftmaxHead(3, 3)
     one, two = (
-        [rounds(m, task, StarNetwork(6, 3, seeded(0)), count).weights for count in (1, 2)]
+        [run(m, task, StarNetwork(6, 3, seeded(0)), count).weights for count in (1, 2)]
         for m in (SCAFFOLD(head, 4, 0.5, 5), FedAvg(head, 4, 0.5, 5))
     )
     torch.testing.assert_close(one[0], two[0], rtol=1e-12, atol=1e-12)
@@ -27,7 +25,7 @@ def test_with_one_full_step_an_agents_variate_is_its_gradient():
     task, head = draw_task(2, agents=3), SoftmaxHead(3, 3)
     network = StarNetwork(3, None, seeded(0))
     scaffold = SCAFFOLD(head, 1, 0.5, None)
-    before = rounds(scaffold, task, network, 2)
+    before = run(scaffold, task, network, 2)
     after = scaffold.step(before, task, network, seeded(0))
     torch.testing.assert_close(after.variates, head.gradient(before.weights[1:], task.train))
 
@@ -35,7 +33,7 @@ def test_with_one_full_step_an_agents_variate_is_its_gradient():
 def test_a_single_agent_does_plain_gradient_descent():
     task, head = draw_task(3, agents=1, train=20), SoftmaxHead(3, 3)
     ends = [
-        rounds(method, task, StarNetwork(1, None, seeded(0)), 5).weights
+        run(method, task, StarNetwork(1, None, seeded(0)), 5).weights
         for method in (SCAFFOLD(head, 4, 0.3, 5), FedAvg(head, 4, 0.3, 5))
     ]
     torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-12)

@@ -3,18 +3,17 @@
 import networkx as nx
 import pytest
 import torch
-from random_data import examples as draw_examples
-from random_data import seeded
-from random_data import task as draw_task
-from served import (
+from known_optima import (
     ORIGIN,
     LeastSquares,
     averaging_limit,
-    calls,
     least_squares_optimum,
     least_squares_task,
-    rounds,
 )
+from random_data import examples as draw_examples
+from random_data import seeded
+from random_data import task as draw_task
+from running import calls, run
 
 from fedsurf.algorithms import MOON, SCAFFOLD, FedAdam, FedAvg, FedAvgM, FedDyn, FedProx, Start
 from fedsurf.models import SoftmaxHead
@@ -38,7 +37,7 @@ def test_the_first_model_is_the_servers_row_of_the_start(method):
 @every_method
 def test_a_round_is_one_download_and_one_upload_on_the_called_agents_links(method):
     task, network, head = draw_task(1, agents=9), StarNetwork(9, 3, seeded(2)), SoftmaxHead(3, 3)
-    rounds(method(head, batch_size=None), task, network, 1)
+    run(method(head, batch_size=None), task, network, 1)
     size = 2 * 12 if method is SCAFFOLD else 12
     (called,) = calls(9, 3, 2, 1)
     expected = {(0, 1 + agent): size for agent in called} | {(1 + a, 0): size for a in called}
@@ -58,19 +57,19 @@ def test_only_the_called_agents_data_matter(method):
     x[silent], y[silent] = other.x[silent], other.y[silent]
     changed = Task(Examples(x, y), task.test, 3)
     ends = [
-        rounds(method(head, batch_size=4), given, StarNetwork(9, 2, seeded(3)), 2).weights
+        run(method(head, batch_size=4), given, StarNetwork(9, 2, seeded(3)), 2).weights
         for given in (task, changed)
     ]
     assert torch.equal(*ends)
     x[first[0]] += 1
-    moved = rounds(method(head, batch_size=4), changed, StarNetwork(9, 2, seeded(3)), 2).weights
+    moved = run(method(head, batch_size=4), changed, StarNetwork(9, 2, seeded(3)), 2).weights
     assert not torch.equal(moved, ends[0])
 
 
 @every_method
 def test_all_rows_are_one_row_of_memory(method):
     task, head = draw_task(0, agents=20), SoftmaxHead(3, 3)
-    state = rounds(method(head, batch_size=None), task, StarNetwork(20, 2, seeded(0)), 1)
+    state = run(method(head, batch_size=None), task, StarNetwork(20, 2, seeded(0)), 1)
     assert state.weights.shape == (21, 12)
     assert state.weights.stride(0) == 0
     assert state.steps == 1
@@ -91,7 +90,7 @@ class Counting(SoftmaxHead):
 @every_method
 def test_only_the_called_agents_compute(method):
     model, task = Counting(), draw_task(0, agents=30)
-    rounds(method(model, 4, batch_size=None), task, StarNetwork(30, 3, seeded(0)), 2)
+    run(method(model, 4, batch_size=None), task, StarNetwork(30, 3, seeded(0)), 2)
     assert model.seen == [3] * 8
 
 
@@ -147,7 +146,7 @@ def test_corrected_methods_reach_the_optimum_where_fedavg_does_not(
     task = least_squares_task()
     optimum = least_squares_optimum(task)
     algorithm = method(LeastSquares(), 6, step_size, None, start=ORIGIN, **options)
-    state = rounds(algorithm, task, StarNetwork(6, reporting, seeded(0)), count)
+    state = run(algorithm, task, StarNetwork(6, reporting, seeded(0)), count)
     assert (state.weights[0] - optimum).norm() < 1e-5
     assert (averaging_limit(task, step_size, 6) - optimum).norm() > 0.02
     slopes = LeastSquares().gradient(optimum.expand(6, -1), task.train)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-import convex
+import known_optima
 import naive
 import networkx as nx
 import pytest
@@ -227,8 +227,11 @@ def test_learned_optimizers_run():
 @pytest.mark.parametrize("graphs", [halves(), random_graphs(6, 5, 0)], ids=["halves", "random"])
 def test_exact_methods_find_the_optimum_over_changing_links(method, graphs):
     network = TimeVaryingNetwork(graphs, "metropolis")
-    found = convex.distances(
-        method(convex.Ridge(2, 3), 0.3), convex.heterogeneous_task(), network, 800
+    found = known_optima.distances(
+        method(known_optima.PenalisedHead(2, 3), 0.3),
+        known_optima.heterogeneous_task(),
+        network,
+        800,
     )
     assert found[0] > 1
     assert found[-1] < 1e-8

@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-import decentralised
 import naive
 import pytest
 import random_data
+import running
 import torch
-from decentralised import lopsided_graph
+from running import lopsided_graph
 from torch import nn
 
 from fedsurf.algorithms import SharedStart, Start
@@ -60,7 +60,7 @@ def network():
 def run(task, over, rounds=5, learned=None, start=START, model=MODEL):
     learned = optimizer() if learned is None else learned
     algorithm = learned.on(model, rounds, start)
-    return decentralised.run(algorithm, task, over, algorithm.steps)
+    return running.run(algorithm, task, over, algorithm.steps)
 
 
 # --- a plain loop ----------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_permuting_agents_permutes_the_result():
             made = optimizer().on(ModuleModel(net), 8, START)
             self.init, self.step = made.init, made.step
 
-    decentralised.permuting_agents_permutes(Fitting())
+    running.permuting_agents_permutes(Fitting())
 
 
 def test_permuting_hidden_units_permutes_the_result():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import random_data
 import torch
-from decentralised import lopsided_graph
-from served import calls
+from running import calls, lopsided_graph
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split

@@ -9,8 +9,7 @@ import networkx as nx
 import pytest
 import random_data
 import torch
-from decentralised import lopsided_graph
-from served import calls
+from running import calls, lopsided_graph
 from transferable_runs import (
     AGENTS,
     CLASSES,

@@ -6,7 +6,7 @@ import pytest
 import random_data
 import torch
 from random_data import weights as normal
-from served import calls
+from running import calls
 from transferable_runs import AGENTS, CLASSES, as_drawn, changed, heads, network, optimizer, states
 
 from fedsurf.evaluation.run import run

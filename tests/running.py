@@ -1,26 +1,23 @@
-"""What holds for every method over a graph, whatever it does: each is a statement about one method."""
+"""Runs of an algorithm by hand, and statements about one algorithm over a graph."""
 
 from dataclasses import fields, replace
 
-import naive
 import networkx as nx
 import torch
 from random_data import seeded
 from random_data import task as draw_task
-from torch import nn
 
-from fedsurf.algorithms import Start
-from fedsurf.models import ModuleModel
-from fedsurf.network import Network
+from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.task import Task
 
 
 def lopsided_graph():
-    """Six agents of unequal degrees without a symmetry."""
+    """Link six agents with unequal degrees and no symmetry."""
     return nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 5), (2, 4)])
 
 
 def run(method, task, network, steps, seed=0):
+    """Return the state after `steps` steps."""
     state = method.init(task, network, seeded(seed))
     random = seeded(seed + 1)
     for _ in range(steps):
@@ -28,19 +25,10 @@ def run(method, task, network, steps, seed=0):
     return state
 
 
-def combination(*terms):
-    """Sum up factor · row over (factor, row) pairs, number by number."""
-    return [
-        sum(factor * value for (factor, _), value in zip(terms, values, strict=True))
-        for values in zip(*(row for _, row in terms), strict=True)
-    ]
-
-
-def slopes(rows, examples, classes, *, server=False):
-    """Each agent's gradient in plain numbers, and zeros for a server before them."""
-    agents = rows[1:] if server else rows
-    found = [naive.gradient(row, own, classes) for row, own in zip(agents, examples, strict=True)]
-    return [[0.0] * len(rows[0]), *found] if server else found
+def calls(agents, reporting, seed, rounds):
+    """Return the agents that a star with this seed calls in each round."""
+    network = StarNetwork(agents, reporting, seeded(seed))
+    return [network.call().tolist() for _ in range(rounds)]
 
 
 def permuted(state, order):
@@ -80,14 +68,3 @@ def same_seed_same_bits(method):
     assert runs[0].dtype == torch.float32
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
-
-
-def one_hidden_layer_learns(make):
-    """`make(model, start)` lowers the training loss of a network with a hidden layer."""
-    model = ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3)))
-    method = make(model, Start(0.0, 0.5))
-    task = draw_task(3, agents=6, train=20, dtype=torch.float32)
-    network = Network(lopsided_graph(), "metropolis")
-    before = method.init(task, network, seeded(0)).weights
-    after = run(method, task, network, 60).weights
-    assert model.loss(after, task.train).mean() < 0.8 * model.loss(before, task.train).mean()
