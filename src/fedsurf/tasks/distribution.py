@@ -230,7 +230,8 @@ class TaskDistribution:
                     f"pool: got {len(own)} examples of the task's class {label}, but sampling with "
                     "replacement needs 2, one each for training and test"
                 )
-            share = round(len(own) * self.config.test_examples / self._per_agent)
+            per_agent = self.config.train_examples + self.config.test_examples
+            share = round(len(own) * self.config.test_examples / per_agent)
             tests = min(max(1, share), len(own) - 1)
             for part, wanted in ((order[tests:], here & ~is_test), (order[:tests], here & is_test)):
                 places[wanted] = part[
@@ -238,12 +239,8 @@ class TaskDistribution:
                 ]
         return places
 
-    @property
-    def _per_agent(self) -> int:
-        return self.config.train_examples + self.config.test_examples
-
     def _lay_out(self, labels: Tensor, places: Tensor, part: Tensor, sizes: Tensor) -> Examples:
-        x, y = self._x.index_select(0, places[part]), labels[part]  # faster than brackets
+        x, y = self._x.index_select(0, places[part]), labels[part]  # faster than indexing
         if int(sizes.min()) == int(sizes.max()):
             return Examples(x.reshape(len(sizes), -1, self.features), y.reshape(len(sizes), -1))
         parts = sizes.tolist()

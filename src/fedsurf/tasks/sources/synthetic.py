@@ -1,12 +1,9 @@
-"""Generated data: families of classification problems that meta-training never sees.
+"""Synthetic data: families of classification problems for tests of transfer, not used in meta-training.
 
-They are for testing transfer, so they differ in kind: counts of words, spectra, a table of mixed
-columns, classes of several clusters, ordered classes, labels drawn by a linear teacher, drawn
-glyphs, and noisy counts with few examples. Each is a pure function of a fixed seed. Values are
-rounded to multiples of 1/1024, which hides the last bits, in which machines differ.
-
-Classes take turns, so that any beginning of a part is balanced. All centres, topics and shapes are
-drawn once and shared by both parts; the examples are drawn one by one and are in one part only.
+They differ in kind: counts of words, spectra, a table of mixed columns, classes of several clusters, ordered
+classes, labels of a linear teacher, drawn glyphs, and noisy counts. Each is a pure function of a fixed seed.
+Values are rounded to multiples of 1/1024, which hides differences between machines. Classes alternate,
+so that any beginning of a part is balanced. Centres, topics and shapes are shared by both parts.
 """
 
 from collections.abc import Callable
@@ -17,11 +14,11 @@ import numpy as np
 from fedsurf.tasks.dataset import Array, Dataset
 
 TRAIN, TEST = 30_000, 12_000
-"""Examples of each part. Twice what a task of 100 agents with 60 examples needs, of the test part
-and of the two fifths of the training part that validation gets, since tasks are imbalanced."""
+"""Examples of each part: twice those of a task of 100 agents with 60 examples, in the test part and in the two
+fifths of the training part for validation, since tasks are imbalanced."""
 
 SEED = 20_260_101
-"""With a family's name, all that its data depends on."""
+"""Seed of all families; their names tell their random streams apart."""
 
 GRID = 1024
 """Values are multiples of one over this."""
@@ -39,7 +36,7 @@ def words(random: np.random.Generator) -> tuple[Array, Array]:
     are drawn from the document's mixture of topics. Words are about as frequent as in Zipf's law.
     """
     kinds, topics, vocabulary = 20, 30, 256
-    y = _taking_turns(kinds)
+    y = _alternating_labels(kinds)
     frequency = 1 / (10 + np.arange(vocabulary))
     topic_words = random.dirichlet(40 * frequency / frequency.sum(), size=topics)
     kind_topics = random.dirichlet(np.full(topics, 0.3), size=kinds)
@@ -52,11 +49,11 @@ def words(random: np.random.Generator) -> tuple[Array, Array]:
 def spectra(random: np.random.Generator) -> tuple[Array, Array]:
     """Draw signals of 12 machines: the logarithms of the energies in 32 bands of 128 samples.
 
-    A machine hums at four frequencies of its own. They drift with its speed, the phases are random,
+    Each machine has four frequencies. They drift with its speed, the phases are random,
     the loudness of each varies, and there is white noise.
     """
     machines, tones, samples = 12, 4, 128
-    y = _taking_turns(machines)
+    y = _alternating_labels(machines)
     frequency = random.uniform(4, 60, size=(machines, tones))[y]
     frequency = frequency * (1 + 0.03 * random.standard_normal((_ALL, 1)))
     loudness = np.exp(0.5 * random.standard_normal((_ALL, tones)))
@@ -73,11 +70,11 @@ def spectra(random: np.random.Generator) -> tuple[Array, Array]:
 def table(random: np.random.Generator) -> tuple[Array, Array]:
     """Draw rows of a table about 5 kinds of customers: 8 numbers and 6 choices, one-hot.
 
-    The numbers have units of their own (money, years, visits, shares), so every column is brought
-    to mean 0 and standard deviation 1 over the training part.
+    The numbers have different units (money, years, visits, shares), so every column is standardised over
+    the training part.
     """
     kinds = 5
-    y = _taking_turns(kinds)
+    y = _alternating_labels(kinds)
     latent = 0.45 * random.standard_normal((kinds, 8))[y] + random.standard_normal((_ALL, 8))
     columns = [
         np.exp(7 + 0.8 * latent[:, :2]),
@@ -96,11 +93,11 @@ def table(random: np.random.Generator) -> tuple[Array, Array]:
 def clusters(random: np.random.Generator) -> tuple[Array, Array]:
     """Draw 8 classes of four clusters each, at corners of a cube, among 16 features.
 
-    As with exclusive or, the corners of a class are anywhere, and no linear head can separate the
+    As with exclusive or, the corners of a class are random, and no linear head can separate the
     classes. Six of the features are noise.
     """
     classes, each, informative, features = 8, 4, 10, 16
-    y = _taking_turns(classes)
+    y = _alternating_labels(classes)
     corners = random.permutation(2**informative)[: classes * each]
     signs = 2.0 * (corners[:, None] >> np.arange(informative) & 1) - 1
     mine = each * y + random.integers(each, size=_ALL)
@@ -115,7 +112,7 @@ def curve(random: np.random.Generator) -> tuple[Array, Array]:
     Neighbouring classes touch, so that confusions are with neighbours.
     """
     classes, features = 10, 10
-    y = _taking_turns(classes)
+    y = _alternating_labels(classes)
     place = (y + random.random(_ALL)) / classes
     order = 1 + np.arange(features) / 2
     phase = random.uniform(0, 2 * np.pi, size=features)
@@ -147,7 +144,7 @@ def glyphs(random: np.random.Generator) -> tuple[Array, Array]:
     over 2 × 2, and noise is added.
     """
     letters, strokes, dots = 50, 3, 6
-    y = _taking_turns(letters)
+    y = _alternating_labels(letters)
     points = random.uniform(-1, 1, size=(letters, strokes, 3, 2))[y]
     points = points + 0.15 * random.standard_normal(points.shape)
     along = np.linspace(0, 1, dots)
@@ -177,7 +174,7 @@ def genes(random: np.random.Generator) -> tuple[Array, Array]:
     cells differ in depth.
     """
     types, count = 20, 120
-    y = _taking_turns(types)
+    y = _alternating_labels(types)
     base = np.exp(random.normal(0.5, 1.0, size=count))
     marker = random.random((types, count)) < 0.1
     depth = np.exp(0.3 * random.standard_normal((_ALL, 1)))
@@ -186,7 +183,7 @@ def genes(random: np.random.Generator) -> tuple[Array, Array]:
     return np.log1p(counts / depth), y
 
 
-def _taking_turns(classes: int) -> Array:
+def _alternating_labels(classes: int) -> Array:
     return np.arange(_ALL, dtype=np.int64) % classes
 
 
