@@ -91,9 +91,16 @@ def test_dropped_columns_are_not_features(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("0", "1", "2"), ("400.5", "401.5", "402.5")])
-def test_columns_may_be_called_by_numbers(tmp_path, names):
+def test_columns_called_by_numbers_are_features(tmp_path, names):
     path = csv_of(tmp_path, ",".join(names) + ",label\n0.1,0.2,0.3,a\n0.9,2.2,1.3,b\n")
     assert read_labelled(path, test_share=0).features == names
+
+
+@pytest.mark.parametrize("header", ["a,b,y", "0,1,2"])
+def test_a_label_may_be_called_like_its_column(tmp_path, header):
+    name = header[-1]
+    path = csv_of(tmp_path, f"{header}\n1,2,{name}\n4,5,0\n")
+    assert name in read_labelled(path, test_share=0).y.astype(str)
 
 
 @pytest.mark.parametrize(("yes", "no"), [("True", "False"), ("TRUE", "FALSE"), ("true", "false")])

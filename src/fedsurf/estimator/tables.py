@@ -27,6 +27,8 @@ AGENTS = ("agent", "agents")
 """Names by which a column or an array of agents is found."""
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names that pandas gives to columns without a name, often the index of a data frame."""
+_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
+"""Names of columns that may be the first row of a table without names."""
 _MAX_WHOLE = 2.0**63
 """Limit below which whole floats are 64-bit integers."""
 
@@ -120,7 +122,9 @@ def read_labelled(
     frame = read_columns(path, [*features, *text], text)
     if not len(frame):
         raise FileError(f"{path}: got no rows, but there must be some")
-    if path.suffix.lower() == ".csv" and label in frame[label].to_numpy():
+    numbered = names == [str(place) for place in range(len(names))]
+    like_a_row = not numbered and any(_NUMBER.fullmatch(name) for name in features)
+    if like_a_row and label in frame[label].astype(str).to_numpy():
         raise FileError(f"{path}: got the first line {listed(names)}, but it must name the columns")
     ids = None if agent is None else _labels_of(path, agent, frame[agent])
     x, y = _numbers_of(path, frame[features]), _labels_of(path, label, frame[label])
