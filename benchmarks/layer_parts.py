@@ -44,7 +44,8 @@ from fedsurf.surf import MetaTraining
 from fedsurf.tasks.features import fingerprint
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller
-from fedsurf.unrolled.transferable.newton import LocalUpdate, local_problems
+from fedsurf.unrolled.transferable.local import split_rows
+from fedsurf.unrolled.transferable.newton import LocalProblem, LocalUpdate
 from fedsurf.unrolled.transferable.optimizer import (
     LOCAL_STEPS,
     Transferable,
@@ -178,8 +179,9 @@ class PartialAlgorithm(TransferableAlgorithm):
         if not self.optimizer.lack.moments:
             return state
         directions = self.directions(network, state.head)
-        own = curvature(state.own_moments, state.own_sums, directions, state.varying)
-        return replace(state, problems=local_problems(state.examples, state.groups, own))
+        own = curvature(state.own_sums, state.own_moments, directions, state.varying)
+        pairs = zip(state.examples, split_rows(own, state.groups), strict=True)
+        return replace(state, problems=tuple(LocalProblem.of(*pair) for pair in pairs))
 
 
 class Partial(Transferable):

@@ -314,12 +314,12 @@ def test_varying_features_are_counted_as_by_a_loop(features):
     moments = torch.cat([6 * centre, pack(sketch)], 1)
     plain = torch.cat([6 * centre, sketch.mT.flatten(1)], 1)
     for own in (None, unit):
-        found = varying_count(moments, sums, omega, own)
+        found = varying_count(sums, moments, omega, own)
         assert found.tolist() == [
             transferable_loop.varying(sums[i].tolist(), plain[i].tolist(), omega, one)
             for i, one in enumerate(torch.ones_like(unit) if own is None else own)
         ]
-    assert varying_count(moments, sums, omega, None).tolist() == [
+    assert varying_count(sums, moments, omega, None).tolist() == [
         features - 1, features - 2, features, features, features, features,
     ]  # fmt: skip
     assert plain.shape[1] == features * (1 + width)

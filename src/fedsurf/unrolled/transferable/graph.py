@@ -31,10 +31,9 @@ from fedsurf.unrolled.transferable.local import by_group, sketches
 from fedsurf.unrolled.transferable.newton import local_problems
 from fedsurf.unrolled.transferable.summaries import (
     PROGRESS_DECAY,
+    Contribution,
     common_centre,
     contribution,
-    curvature,
-    varying_count,
 )
 
 if TYPE_CHECKING:
@@ -114,11 +113,8 @@ def _recentred(
     The averages change by as much, so that they stay averages of what agents send (dynamic average
     consensus).
     """
-    directions, sketch, groups = (
-        algorithm.directions(network, state.head),
-        state.sketch,
-        state.groups,
-    )
+    directions = algorithm.directions(network, state.head)
+    sketch, groups = state.sketch, state.groups
     if algorithm.standardising:
         heard = (1 + state.rounds * network.degrees[:, None]).clamp(max=network.agents)
         examples = algorithm.local_examples(task, groups, spreads, heard)
@@ -131,19 +127,20 @@ def _recentred(
     own = by_group(describe, groups, examples, sketch)
     sums = state.sums + own.sums - state.own_sums
     moments = (moments + own.moments).sub_(state.own_moments)
-    state = replace(
+    known = Contribution(sums, moments)
+    varying, problems = local_problems(examples, groups, known, directions)
+    return replace(
         state,
         sums=sums,
         moments=moments,
+        varying=varying,
         own_sums=own.sums,
         own_moments=own.moments,
         sketch=sketch,
         spreads=spreads,
         examples=examples,
+        problems=problems,
     )
-    varying = varying_count(moments, sums, directions, state.unit)
-    found = curvature(moments, sums, directions, varying)
-    return replace(state, varying=varying, problems=local_problems(examples, groups, found))
 
 
 def neighbour_share(network: Network) -> Tensor:

@@ -19,14 +19,18 @@ from fedsurf.unrolled.transferable.local import (
     Groups,
     LocalExamples,
     columns,
+    joined_units,
     split_rows,
     with_column,
 )
 from fedsurf.unrolled.transferable.summaries import (
     PRIOR_COUNT,
+    Contribution,
     Curvature,
     FederationEstimate,
+    curvature,
     own_progress,
+    varying_count,
 )
 
 
@@ -78,11 +82,19 @@ class LocalProblem:
 
 
 def local_problems(
-    examples: tuple[LocalExamples, ...], groups: Groups, curvature: Curvature
-) -> tuple[LocalProblem, ...]:
-    """Return the problems of all groups; the curvature has a row for each agent."""
-    pairs = zip(examples, split_rows(curvature, groups), strict=True)
-    return tuple(LocalProblem.of(own, known) for own, known in pairs)
+    examples: tuple[LocalExamples, ...],
+    groups: Groups,
+    known: Contribution,
+    directions: Tensor,
+) -> tuple[Tensor, tuple[LocalProblem, ...]]:
+    """Return how many features vary, `[agents]`, and the problems of all groups.
+
+    `known` are the agents' averages of the summaries, and `directions` those of the sketch.
+    """
+    varying = varying_count(*known, directions, joined_units(examples, groups))
+    found = curvature(*known, directions, varying)
+    pairs = zip(examples, split_rows(found, groups), strict=True)
+    return varying, tuple(LocalProblem.of(own, axes) for own, axes in pairs)
 
 
 class LocalUpdate(NamedTuple):

@@ -79,10 +79,8 @@ from fedsurf.unrolled.transferable.summaries import (
     SUMS_SIZE,
     FederationEstimate,
     contribution,
-    curvature,
     no_progress,
     sketch_directions,
-    varying_count,
 )
 
 LOCAL_STEPS, SERVER_LOCAL_STEPS = 2, 4
@@ -292,10 +290,7 @@ class TransferableAlgorithm:
         problems: tuple[LocalProblem, ...] = ()
         varying = zero.new_full((network.nodes,), self.model.features)
         if not network.server:  # called agents will know more
-            units = joined_units(examples, groups)
-            varying = varying_count(moments, sums, directions, units)
-            found = curvature(moments, sums, directions, varying)
-            problems = local_problems(examples, groups, found)
+            varying, problems = local_problems(examples, groups, own, directions)
         return TransferState(
             zero,
             head=zero,

@@ -22,7 +22,6 @@ from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.graph import bounded, head_mass
 from fedsurf.unrolled.transferable.local import (
     by_group,
-    joined_units,
     of_agents,
     pooled_spreads,
     sketches,
@@ -34,7 +33,6 @@ from fedsurf.unrolled.transferable.summaries import (
     Contribution,
     common_centre,
     contribution,
-    curvature,
     varying_count,
 )
 
@@ -71,14 +69,13 @@ def round_through_server(
         own = by_group(describe, groups, examples, state.sketch[called])
     else:
         sums, moments = own
-    unit = joined_units(examples, groups)
-    varying = varying_count(moments, sums, directions, unit)
-    found = curvature(moments, sums, directions, varying)
+    known = Contribution(sums, moments)
+    varying, problems = local_problems(examples, groups, known, directions)
     when = schedule(state.rounds, algorithm.rounds, len(called), head)
     update = by_group(
         partial(algorithm.local_update(network), when=when, generator=generator),
         groups,
-        local_problems(examples, groups, found),
+        problems,
         head,
         algorithm.estimate(sums, progress, varying, network),
         head.new_full((len(called), 1), len(called) / network.agents),
@@ -104,8 +101,8 @@ def round_through_server(
         each = all_sums[-SUMS_SIZE] / sums[-SUMS_SIZE].clamp(min=1e-6)
         all_sums = torch.cat([all_sums[: 1 - SUMS_SIZE], sums[1 - SUMS_SIZE :]])
         all_moments = torch.cat([all_moments[:features], each * moments[features:]])
-    unit = None if unit is None else unit[:1]
-    varying = varying_count(all_moments[None], all_sums[None], directions, unit)[0]
+    unit = None if examples[0].unit is None else examples[0].unit[:1]
+    varying = varying_count(all_sums[None], all_moments[None], directions, unit)[0]
     state = replace(
         state,
         informed=state.informed.index_fill(0, called, bool(state.reports)),

@@ -124,7 +124,7 @@ def common_centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
 
 
 @torch.no_grad()
-def varying_count(moments: Tensor, sums: Tensor, directions: Tensor, unit: Tensor | None) -> Tensor:
+def varying_count(sums: Tensor, moments: Tensor, directions: Tensor, unit: Tensor | None) -> Tensor:
     """Return how many features vary according to averaged summaries, `[agents]`; all if none seems to.
 
     The sketch of a constant feature is zero, but for rounding. Constant features are no reason to
@@ -143,7 +143,7 @@ def varying_count(moments: Tensor, sums: Tensor, directions: Tensor, unit: Tenso
 
 
 @torch.no_grad()
-def curvature(moments: Tensor, sums: Tensor, directions: Tensor, varying: Tensor) -> Curvature:
+def curvature(sums: Tensor, moments: Tensor, directions: Tensor, varying: Tensor) -> Curvature:
     """Return the second moment behind averaged summaries, of `varying[agents]` features."""
     sketch = unpack(moments[:, len(directions) :], *directions.shape)
     sketch = sketch / _example_count(sums)[:, None, None]
