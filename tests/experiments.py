@@ -1,17 +1,9 @@
-"""Tiny experiments on scikit-learn's digits. As a script: meta-train one, to be killed from outside.
-
-python experiments.py FOLDER STEP   prints "waiting" after step STEP and sleeps.
-"""
-
-import sys
-import time
-from pathlib import Path
+"""A tiny experiment on scikit-learn's digits."""
 
 import torch
 from sklearn.datasets import load_digits
 
 from fedsurf.evaluation.config import ExperimentConfig
-from fedsurf.evaluation.experiment import Experiment
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import SurfConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
@@ -32,33 +24,9 @@ CONFIG = ExperimentConfig(
 
 
 def features():
-    """Return the digits, shrunk to 4 × 4 pixels."""
+    """Digits, 4 × 4 pixels of them."""
     data = load_digits()
     images = torch.tensor(data.images / 16, dtype=torch.float32)
     x = images.reshape(-1, 4, 2, 4, 2).mean((2, 4)).flatten(1)
     y = torch.tensor(data.target)
     return Features("digits", x[:1300], y[:1300], x[1300:], y[1300:], 10)
-
-
-class WaitAfter:
-    """Prints "waiting" after a step, and sleeps."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_start(self, done, total):
-        pass
-
-    def on_step(self, record):
-        if record.step == self.step:
-            print("waiting", flush=True)  # noqa: T201
-            time.sleep(600)
-
-    def on_validation(self, record, best_by):
-        pass
-
-
-if __name__ == "__main__":
-    Experiment(CONFIG, features()).train(
-        Path(sys.argv[1]), resume=True, observers=[WaitAfter(int(sys.argv[2]))]
-    )

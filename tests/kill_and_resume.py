@@ -17,7 +17,7 @@ from experiments import CONFIG, features
 
 from fedsurf.evaluation.experiment import Experiment
 
-SHORT = replace(CONFIG, surf=replace(CONFIG.surf, steps=4, validate_every=2))
+SHORT = replace(CONFIG, surf=replace(CONFIG.surf, steps=2, validate_every=1))
 
 
 def kill_at(point):

@@ -129,6 +129,8 @@ def test_evaluate_prints_tables_numbers_and_a_figure(
     assert figure.read_text().lstrip().startswith("<?xml")
     assert run(["evaluate", str(trained), *options, "--json"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
+    by_python = fedsurf.evaluate(fedsurf.Experiment.load(trained), tasks=3, rounds=(4, 27))
+    assert result == {"run": str(trained), **json.loads(json.dumps(by_python.to_dict()))}
     assert result["tasks"] == 3
     assert [row["rounds"] for row in result["unrolled"]["layers"]] == [0, 2, 4, 6]
     assert [len(runs["rounds"]) for runs in result["classical"]] == [5, 23]

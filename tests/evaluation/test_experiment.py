@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -190,18 +189,6 @@ def test_a_stopped_run_resumes_to_the_same_bytes(whole, data, tmp_path, last):
     assert diary.starts == [((last - 1) // 3 * 3, 10)]
     assert contents(tmp_path / "run") == contents(whole[0])
     assert best == whole[2]
-
-
-def test_a_run_in_a_killed_process_resumes_to_the_same_bytes(whole, data, tmp_path):
-    command = [sys.executable, HERE / "experiments.py", tmp_path / "run", "8"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
-        assert process.stdout.readline() == b"waiting\n"
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert (tmp_path / "run" / "state-00000006").is_dir()
-    assert contents(tmp_path / "run") != contents(whole[0])
-    Experiment(CONFIG, data).train(tmp_path / "run", resume=True)
-    assert contents(tmp_path / "run") == contents(whole[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked processes")

@@ -1,1 +1,5 @@
-"""Running, tuning and comparing algorithms on the same tasks."""
+"""Evaluation: experiments, studies, tuning and comparisons of optimizers."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

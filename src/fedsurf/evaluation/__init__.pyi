@@ -1,0 +1,17 @@
+from .comparison import Comparison as Comparison
+from .comparison import compare as compare
+from .config import TuneConfig as TuneConfig
+from .entrant import Entrant as Entrant
+from .environment import Environment as Environment
+from .experiment import Experiment as Experiment
+from .methods import METHODS as METHODS
+from .methods import Choice as Choice
+from .methods import LogRange as LogRange
+from .methods import Method as Method
+from .run import recorded_steps as recorded_steps
+from .run import run_all as run_all
+from .scores import Score as Score
+from .scores import score as score
+from .study import Study as Study
+from .tuning import TunedSettings as TunedSettings
+from .tuning import tune as tune
