@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,20 @@ def test_help_lists_every_command_within_80_columns(capsys, monkeypatch):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_a_command_wraps_at_80_columns(name, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "train smoke", "compare digits", "tune digits", "data list", "data get"]
+)
+def test_help_of_a_command_fills_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    shown = help_of([name], capsys)
-    assert shown.startswith(f"usage: fedsurf {name} ")
-    assert max(map(len, shown.splitlines())) <= 80
+    shown = help_of(command.split(), capsys)
+    assert shown.startswith(f"usage: fedsurf {command} ")
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
+    option = "│       "  # the description of an option begins with this
+    for line, following in pairwise(lines):
+        if line.startswith(option) and following.startswith(option):
+            word = following.strip("│ ").split()[0]
+            assert len(f"{line.rstrip('│ ')} {word}") > 78, "a line is broken before it is full"
 
 
 def modules_after(arguments):

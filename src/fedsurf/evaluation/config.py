@@ -28,20 +28,20 @@ class ExperimentConfig:
     5
     """
 
+    #: The data set and its features.
     data: FeatureConfig = field(default_factory=FeatureConfig)
-    """The data set and its features."""
+    #: The federated problems.
     task: TaskConfig = field(default_factory=TaskConfig)
-    """The federated problems."""
+    #: The communication network.
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    """The communication network."""
+    #: The unrolled optimizer.
     optimizer: UDGDConfig = field(default_factory=UDGDConfig)
-    """The unrolled optimizer."""
+    #: Meta-training.
     surf: SurfConfig = field(default_factory=SurfConfig)
-    """Meta-training."""
+    #: Share of the data set's training part that only validation tasks use.
     validation_share: float = 0.4
-    """Share of the data set's training part that only validation tasks use."""
+    #: Seed of everything random.
     seed: int = 0
-    """Seed of everything random."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,24 @@ class StudyConfig:
     'regular'
     """
 
+    #: The data set and its features.
     data: FeatureConfig = field(default_factory=FeatureConfig)
-    """The data set and its features."""
+    #: The federated problems.
     task: TaskConfig = field(default_factory=TaskConfig)
-    """The federated problems."""
+    #: The communication network. Trained optimizers use the shift operator of their training.
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(shift=None))
-    """The communication network. Trained optimizers use the shift operator of their training."""
+    #: Communication rounds of every classical method.
     rounds: int = 200
-    """Communication rounds of every classical method."""
+    #: Meta-test tasks for each seed.
     tasks: int = 10
-    """Meta-test tasks for each seed."""
+    #: Each seed draws its own graph, tasks, starts and mini-batches.
     seeds: tuple[int, ...] = (0,)
-    """Each seed draws its own graph, tasks, starts and mini-batches."""
+    #: Standard deviation of the initial weights, the same for all methods. The default is 1, the
+    #: paper's; `compare` uses 0 if a pretrained optimizer, which starts at 0, takes part and no run
+    #: does.
     initial_deviation: float | None = None
-    """Standard deviation of the initial weights, the same for all methods. The default is 1, the
-    paper's; `compare` uses 0 if a pretrained optimizer, which starts at 0, takes part and no run
-    does."""
+    #: Share of the data set's training part that only validation tasks use.
     validation_share: float = 0.4
-    """Share of the data set's training part that only validation tasks use."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class TuneConfig:
     3
     """
 
+    #: Number of settings that are tried for each method.
     trials: int = 12
-    """Number of settings that are tried for each method."""
+    #: Number of validation tasks on which each setting is tried.
     tasks: int = 3
-    """Number of validation tasks on which each setting is tried."""
+    #: Communication rounds of each run.
     rounds: int = 200
-    """Communication rounds of each run."""

@@ -13,12 +13,12 @@ LostWeights = Literal["renormalised", "kept-by-receiver"]
 class GraphConfig:
     """A family of graphs."""
 
+    #: The family. In a star, node 0 is a server that holds no data; all other nodes are agents.
     kind: GraphKind = "regular"
-    """The family. In a star, node 0 is a server that holds no data; all other nodes are agents."""
+    #: Neighbours of each agent (regular, small-world; even for small-world).
     degree: int = 3
-    """Neighbours of each agent (regular, small-world; even for small-world)."""
+    #: Probability of a link between two agents (erdos-renyi), or of rewiring one (small-world).
     probability: float = 0.1
-    """Probability of a link between two agents (erdos-renyi), or of rewiring one (small-world)."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class FaultConfig:
     'LossyNetwork'
     """
 
+    #: Number of stale agents, drawn for each run: their neighbours use what they sent in the round
+    #: before (the paper's n_asyn).
     stale: int = 0
-    """Number of stale agents, drawn for each run: their neighbours use what they sent in the round
-    before (the paper's n_asyn)."""
+    #: Probability that a link loses its message in a round.
     loss: float = 0.0
-    """Probability that a link loses its message in a round."""
+    #: Probability that an agent leaves before a round.
     leave: float = 0.0
-    """Probability that an agent leaves before a round."""
+    #: Probability that an agent that left returns before a round.
     comeback: float = 0.5
-    """Probability that an agent that left returns before a round."""
+    #: Weights of messages that do not arrive: scale the receiver's remaining weights to the same
+    #: sum, or let the receiver use its own value instead.
     weights: LostWeights = "renormalised"
-    """Weights of messages that do not arrive: scale the receiver's remaining weights to the same
-    sum, or let the receiver use its own value instead."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class NetworkConfig:
     (11, 10, 2)
     """
 
+    #: The graph.
     graph: GraphConfig = field(default_factory=GraphConfig)
-    """The graph."""
+    #: The shift operator: row-normalised adjacency with self-loops, Metropolis–Hastings weights, or
+    #: the normalised Laplacian. None selects an average that suits the graph: adjacency in a star,
+    #: Metropolis–Hastings weights elsewhere.
     shift: Shift | None = "adjacency"
-    """The shift operator: row-normalised adjacency with self-loops, Metropolis–Hastings weights, or
-    the normalised Laplacian. None selects an average that suits the graph: adjacency in a star,
-    Metropolis–Hastings weights elsewhere."""
+    #: Number of agents that report to the server in a round of a star; None for all.
     reporting: int | None = None
-    """Number of agents that report to the server in a round of a star; None for all."""
+    #: The way in which the server of a star draws the agents that report: at random in each round,
+    #: or in turn, every agent once, in a random order, before any is called again.
     calling: Calling = "random"
-    """The way in which the server of a star draws the agents that report: at random in each round, or
-    in turn, every agent once, in a random order, before any is called again."""
+    #: Faults of the network; none by default.
     faults: FaultConfig = field(default_factory=FaultConfig)
-    """Faults of the network; none by default."""

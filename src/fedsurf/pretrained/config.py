@@ -16,34 +16,34 @@ MAX_FEW_AGENTS = 10
 class WideConfig:
     """Distribution of problems on which pretrained optimizers are meta-trained."""
 
+    #: Share of the problems with real images.
     real_share: float = 0.4
-    """Share of the problems with real images."""
+    #: Share of the synthetic problems whose classes are round Gaussians.
     gaussian_share: float = 0.15
-    """Share of the synthetic problems whose classes are round Gaussians."""
+    #: Share of the synthetic problems with two classes, in addition to those drawn with two.
     two_share: float = 0.1
-    """Share of the synthetic problems with two classes, in addition to those drawn with two."""
+    #: Share of the problems with a server.
     server_share: float = 0.4
-    """Share of the problems with a server."""
+    #: Share of these whose server calls agents in turn, not at random.
     in_turn_share: float = 0.0
-    """Share of these whose server calls agents in turn, not at random."""
+    #: Share of the problems with a faulty network.
     fault_share: float = 0.3
-    """Share of the problems with a faulty network."""
+    #: Share of the problems with 2 to 10 agents.
     few_share: float = 0.2
-    """Share of the problems with 2 to 10 agents."""
+    #: Share of the problems whose agents fit their heads to mini-batches.
     batch_share: float = 0.0
-    """Share of the problems whose agents fit their heads to mini-batches."""
+    #: Share of the problems whose agents hold about the same labels.
     even_share: float = 0.0
-    """Share of the problems whose agents hold about the same labels."""
+    #: Share of the problems with rare classes.
     rare_share: float = 0.0
-    """Share of the problems with rare classes."""
+    #: Number of random views of the real images.
     views: int = 6
-    """Number of random views of the real images."""
+    #: Largest number of agents.
     max_agents: int = 100
-    """Largest number of agents."""
+    #: Largest number of training examples of a federation.
     max_examples: int = 5000
-    """Largest number of training examples of a federation."""
+    #: Approximate number of test examples of a federation.
     test_examples: int = 512
-    """Approximate number of test examples of a federation."""
 
     def check(self) -> None:
         """Validate the configuration."""
@@ -62,21 +62,19 @@ class WideConfig:
 class ConfidenceConfig:
     """Training of an optimizer's confidence, which scales the logits of heads."""
 
+    #: Number of problems that it learns from.
     problems: int = 3000
-    """Number of problems that it learns from."""
+    #: Share of these with rare classes, which meta-training has not.
     rare_share: float = 0.3
-    """Share of these with rare classes, which meta-training has not."""
+    #: Steps of Adam, each on the observations of all problems.
     steps: int = 1500
-    """Steps of Adam, each on the observations of all problems."""
+    #: Learning rate of the first step; it falls to zero.
     learning_rate: float = 1e-2
-    """Learning rate of the first step; it falls to zero."""
+    #: Weight decay of Adam.
     weight_decay: float = 0.1
-    """Weight decay of Adam."""
+    #: Noise that every step adds to inputs that agents did not measure, relative to their spread.
+    #: Without it confidence relies on small differences, and is too high on unfamiliar data.
     jitter: float = 0.4
-    """Noise that every step adds to inputs that agents did not measure, relative to their spread.
-
-    Without it confidence relies on small differences, and is too high on unfamiliar data.
-    """
 
     def check(self) -> None:
         """Validate the configuration."""
@@ -153,27 +151,27 @@ class PretrainConfig:
     3000
     """
 
+    #: Shape of the optimizer.
     optimizer: TransferableConfig = _HEADS_OPTIMIZER
-    """Shape of the optimizer."""
+    #: Distribution of problems.
     problems: WideConfig = _HEADS_PROBLEMS
-    """Distribution of problems."""
+    #: Meta-training.
     surf: SurfConfig = _HEADS_SURF
-    """Meta-training."""
+    #: Training of confidence, after meta-training.
     confidence: ConfidenceConfig = ConfidenceConfig()
-    """Training of confidence, after meta-training."""
+    #: Seed of everything random; that of the shipped weights is 1.
     seed: int = 1
-    """Seed of everything random; that of the shipped weights is 1."""
 
 
 @dataclass(frozen=True)
 class ModulePretrainConfig:
     """Everything that the pretrained optimizer of modules depends on."""
 
+    #: Shape of the optimizer.
     optimizer: GradientTransferConfig = _MODULES_OPTIMIZER
-    """Shape of the optimizer."""
+    #: Distribution of problems.
     problems: WideConfig = _MODULES_PROBLEMS
-    """Distribution of problems."""
+    #: Meta-training.
     surf: SurfConfig = _MODULES_SURF
-    """Meta-training."""
+    #: Seed of everything random.
     seed: int = 0
-    """Seed of everything random."""

@@ -24,20 +24,20 @@ class FeatureConfig:
     16
     """
 
+    #: The data: a name that `fedsurf data list` shows, or the path of an .npz file.
     source: str = "fashion-mnist-mini"
-    """The data: a name that `fedsurf data list` shows, or the path of an .npz file."""
+    #: Folder of the source's files; by default the one that `fedsurf data get` fills.
     folder: Path | None = None
-    """Folder of the source's files; by default the one that `fedsurf data get` fills."""
+    #: Feature extractor for images: none (raw pixels), pca (principal components),
+    #: efficientnet-lite0 or resnet18 (followed by principal components).
     backbone: str = "pca"
-    """Feature extractor for images: none (raw pixels), pca (principal components),
-    efficientnet-lite0 or resnet18 (followed by principal components)."""
+    #: Number of principal components. None keeps all of them for pca, and the unrotated features of
+    #: a deep backbone. Ignored by the backbone none.
     components: int | None = 32
-    """Number of principal components. None keeps all of them for pca, and the unrotated features
-    of a deep backbone. Ignored by the backbone none."""
+    #: Height and width in pixels to which images are resized for a deep backbone.
     image_size: int = 160
-    """Height and width in pixels to which images are resized for a deep backbone."""
+    #: Share of each class that becomes the test part of an .npz file without one.
     test_fraction: float = TEST_FRACTION
-    """Share of each class that becomes the test part of an .npz file without one."""
 
     def __post_init__(self) -> None:
         # Accept str and Path for both, so that equal configurations compare equal.
@@ -56,25 +56,25 @@ class TaskConfig:
     10
     """
 
+    #: Number of agents, the paper's n.
     agents: int = 100
-    """Number of agents, the paper's n."""
+    #: Training examples of each agent.
     train_examples: int = 45
-    """Training examples of each agent."""
+    #: Test examples of each agent.
     test_examples: int = 15
-    """Test examples of each agent."""
+    #: If given, the number of training examples of each agent is drawn between this
+    #: and `train_examples`.
     fewest_train_examples: int | None = None
-    """If given, the number of training examples of each agent is drawn between this and
-    `train_examples`."""
+    #: class-imbalanced: each task has its own label distribution, spread evenly over the agents;
+    #: dirichlet: each agent has its own label distribution.
     partition: PartitionKind = "class-imbalanced"
-    """class-imbalanced: each task has its own label distribution, spread evenly over the agents;
-    dirichlet: each agent has its own label distribution."""
+    #: Evenness of the label distributions of class-imbalanced tasks; larger is more even.
     concentration: float = 10.0
-    """Evenness of the label distributions of class-imbalanced tasks; larger is more even."""
+    #: Evenness of the agents' label distributions (dirichlet); smaller is more heterogeneous.
     alpha: float = 0.3
-    """Evenness of the agents' label distributions (dirichlet); smaller is more heterogeneous."""
+    #: If given, each task has this many classes, drawn at random and numbered from 0.
     classes_per_task: int | None = None
-    """If given, each task has this many classes, drawn at random and numbered from 0."""
+    #: Rename the labels by a random permutation in each task.
     permute_labels: bool = False
-    """Rename the labels by a random permutation in each task."""
+    #: Draw examples with replacement. Training and test parts stay disjoint.
     replacement: bool = False
-    """Draw examples with replacement. Training and test parts stay disjoint."""

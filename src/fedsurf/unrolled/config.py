@@ -24,18 +24,18 @@ MAX_LEARNED_ROUNDS = 40
 class UDGDConfig:
     """Shape of a U-DGD optimizer; the defaults are the paper's values."""
 
+    #: Number of unrolled layers, the paper's L.
     layers: int = 10
-    """Number of unrolled layers, the paper's L."""
+    #: Communication rounds of a layer, the paper's K.
     filter_order: int = 2
-    """Communication rounds of a layer, the paper's K."""
+    #: Examples that each agent feeds to a layer.
     batch_size: int = 10
-    """Examples that each agent feeds to a layer."""
+    #: The perceptron's non-linearity σ.
     activation: Activation = "relu"
-    """The perceptron's non-linearity σ."""
+    #: Mean μ0 of the initial weights.
     initial_mean: float = 0.0
-    """Mean μ0 of the initial weights."""
+    #: Standard deviation σ0 of the initial weights.
     initial_deviation: float = 1.0
-    """Standard deviation σ0 of the initial weights."""
 
     def check(self) -> None:
         """Validate the configuration."""
@@ -49,12 +49,12 @@ class UDGDConfig:
 class TransferableConfig:
     """Shape of a transferable optimizer."""
 
+    #: Hidden units of the perceptron that sets the controls of a round.
     width: int = 24
-    """Hidden units of the perceptron that sets the controls of a round."""
+    #: Hidden units of the perceptron that sets the controls of a class.
     class_width: int = 12
-    """Hidden units of the perceptron that sets the controls of a class."""
+    #: Hidden units of the perceptron that scales the logits; 0 for none.
     confidence_width: int = 0
-    """Hidden units of the perceptron that scales the logits; 0 for none."""
 
     def check(self) -> None:
         """Validate the widths."""
@@ -67,10 +67,10 @@ class TransferableConfig:
 class GradientTransferConfig:
     """Shape of an optimizer for modules."""
 
+    #: Hidden units of the perceptron.
     width: int = 20
-    """Hidden units of the perceptron."""
+    #: Gradient steps of a round.
     local_steps: int = 4
-    """Gradient steps of a round."""
 
     def check(self) -> None:
         """Validate the width and the number of steps."""
