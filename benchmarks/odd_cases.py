@@ -43,8 +43,7 @@ from fedsurf.evaluation.run import Trajectories, run
 from fedsurf.evaluation.tuning import candidates, settings_that_fit, try_settings
 from fedsurf.network import Network
 from fedsurf.pretrained import digest
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.config import Scaling
 
 LONGER = 10

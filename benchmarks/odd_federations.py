@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fedsurf.estimator.federations import federation_network
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 Case = Callable[[torch.Generator], tuple[Task, Network]]
 

@@ -24,8 +24,7 @@ import fedsurf
 from fedsurf import SoftmaxHead, generator
 from fedsurf.common.threads import limit_threads
 from fedsurf.estimator.federations import federation_network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 AGENTS, ROUNDS, ROWS, FEATURES, TEST_SHARE = 20, 20, 4000, 20, 0.4
 RARE = (0.5, 0.1, 0.03, 0.01)

@@ -20,7 +20,7 @@ from fedsurf import NetworkConfig, SoftmaxHead, Start, TaskConfig, generator, ma
 from fedsurf.evaluation.methods import METHODS
 from fedsurf.network import GraphConfig
 from fedsurf.tasks.distribution import TaskDistribution
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 
 class Counting(SoftmaxHead):

@@ -28,8 +28,7 @@ from fedsurf.common.statistics import standard_error
 from fedsurf.common.threads import limit_threads
 from fedsurf.estimator.federations import federation_network
 from fedsurf.evaluation.run import run
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 ROUNDS = 20
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]

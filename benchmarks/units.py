@@ -26,8 +26,7 @@ from fedsurf.common.threads import limit_threads
 from fedsurf.estimator.federations import federation_network
 from fedsurf.evaluation.run import run_all
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.config import Scaling
 
 WAYS: dict[str, Scaling] = {"False": "whole", "True": "features", '"auto"': "auto"}

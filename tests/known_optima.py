@@ -6,8 +6,7 @@ from torch.func import hessian, jacrev
 
 from fedsurf.algorithms import Start
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 ORIGIN = Start(0.0, 0.0)
 

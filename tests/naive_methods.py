@@ -15,7 +15,7 @@ from torch.func import hessian, jacrev
 
 from fedsurf.algorithms.class_means import UNSEEN_MARGIN
 from fedsurf.models import SoftmaxHead
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 import torch
 
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 def seeded(seed):

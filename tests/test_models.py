@@ -14,8 +14,7 @@ from torch.autograd import gradcheck
 from fedsurf.algorithms import DGD
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 shapes = st.fixed_dictionaries(
     {

@@ -8,8 +8,7 @@ from running import calls, lopsided_graph
 
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled import Transferable, TransferableConfig
 from fedsurf.unrolled.transferable.summaries import (
     SERVER_SKETCH_WIDTH,

@@ -27,7 +27,7 @@ from .network import make_network as make_network
 from .pretrained import load as load
 from .pretrained import load_for_modules as load_for_modules
 from .tasks.config import TaskConfig as TaskConfig
-from .tasks.examples import Examples as Examples
+from .tasks.task import Examples as Examples
 from .tasks.task import Task as Task
 from .unrolled import UDGD as UDGD
 from .unrolled import Transferable as Transferable

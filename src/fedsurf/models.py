@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedsurf.common.checks import check_count, check_kind
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 
 class Model(ABC):

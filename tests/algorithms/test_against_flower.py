@@ -14,8 +14,7 @@ from fedsurf.algorithms.fedavgm import FedAvgM
 from fedsurf.algorithms.fedprox import FedProx
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,7 @@ from torch import nn
 
 from fedsurf.algorithms.centralised import STRENGTHS, Centralised
 from fedsurf.models import ModuleModel, SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 def head_gradient(head, weights, task, strength):

@@ -20,8 +20,7 @@ from fedsurf.algorithms.class_means import head_weights
 from fedsurf.algorithms.lda import moments, split_moments
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 HEAD = SoftmaxHead(3, 3)
 

@@ -25,8 +25,7 @@ from fedsurf.evaluation.methods import METHODS
 from fedsurf.evaluation.run import Trajectories, run
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled import Transferable, UDGDConfig
 from fedsurf.unrolled.config import GradientTransferConfig, TransferableConfig
 from fedsurf.unrolled.module_layer import GradientTransfer

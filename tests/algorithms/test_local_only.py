@@ -15,8 +15,7 @@ from fedsurf.algorithms.local import local_optimum
 from fedsurf.algorithms.local_only import LocalOnly
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 def hidden_layer():

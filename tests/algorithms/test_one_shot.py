@@ -12,8 +12,7 @@ from fedsurf.algorithms.local import local_optimum
 from fedsurf.algorithms.one_shot import OneShot
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 def test_averages_of_similar_agents_are_nearer_to_the_truth_than_the_agents():

@@ -18,8 +18,7 @@ from running import calls, run
 from fedsurf.algorithms import MOON, SCAFFOLD, FedAdam, FedAvg, FedAvgM, FedDyn, FedProx, Start
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 METHODS = [FedAvg, FedProx, SCAFFOLD, MOON, FedDyn, FedAvgM, FedAdam]
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)

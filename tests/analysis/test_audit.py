@@ -28,9 +28,8 @@ from fedsurf.analysis.verdict import judge
 from fedsurf.cli.main import run
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import Features
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 AUDIT = sys.modules["fedsurf.analysis.audit"]
 SEEDS = st.integers(0, 10_000)

@@ -29,9 +29,8 @@ from fedsurf.network import (
 from fedsurf.pretrained import load
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.tasks.distribution import DirichletAgents, meta_tasks
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import load_features
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 HEAD = SoftmaxHead(3, 2)
 DIGITS = features()

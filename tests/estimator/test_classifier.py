@@ -33,8 +33,7 @@ import fedsurf
 from fedsurf.estimator.classifier import FederatedClassifier
 from fedsurf.estimator.federations import deal, default_agents, family
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 FAMILIES = ("regular", "ring", "erdos-renyi", "complete", "torus", "small-world", "star")
 

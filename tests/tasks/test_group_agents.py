@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsurf.tasks import groups
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 
 def of_sizes(sizes, features):

@@ -12,9 +12,8 @@ from fedsurf.analysis.interventions import (
     rotate_features,
     shuffle_labels,
 )
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.groups import UnpaddedExamples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 FEATURES, CLASSES = 3, 4
 
@@ -64,7 +63,7 @@ def test_mini_batches_and_means_are_the_same():
 
 def test_every_row_has_a_place():
     unpadded, padded = both([2, 1, 3])
-    places = [unpadded.place(row) for row in range(6)]
+    places = [unpadded.place(0, row) for row in range(6)]
     assert places == [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
     for row, place in enumerate(places):
         assert torch.equal(padded.x[place], unpadded.rows[row])

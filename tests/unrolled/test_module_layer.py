@@ -14,8 +14,7 @@ from torch import nn
 from fedsurf.algorithms import SharedStart, Start
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.module_layer import (
     CONTROLS,
     LENGTHS,

@@ -15,7 +15,7 @@ from random_data import task as draw_task
 from fedsurf.algorithms import State
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 from fedsurf.unrolled import UDGD, GraphFilter, Perceptron, UDGDConfig, flatten_batch
 
 ACTIVATIONS = {

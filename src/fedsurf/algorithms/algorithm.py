@@ -17,8 +17,7 @@ from fedsurf.algorithms.checks import check_batch_size, check_fits
 from fedsurf.common.checks import check_not_negative, check_number, check_positive
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from fedsurf.algorithms.local import local_optimum
 from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.randomness import generator
 from fedsurf.models import Model, SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 STRENGTHS = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 """Strengths of the penalty that validation chooses from."""

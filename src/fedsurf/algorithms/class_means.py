@@ -13,8 +13,7 @@ from torch.nn import functional
 from fedsurf.algorithms.checks import check_head, check_head_fits
 from fedsurf.algorithms.gossip import AveragingMethod
 from fedsurf.models import SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 UNSEEN_MARGIN = 30.0
 """How far a class without examples scores below the mean of the others, for every example."""

@@ -21,8 +21,7 @@ from fedsurf.algorithms.class_means import (
 from fedsurf.algorithms.gossip import AveragingMethod
 from fedsurf.common.checks import check_number
 from fedsurf.models import SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 MAX_MATRIX_NUMBERS = 2**22
 """Numbers in the matrices that are solved at a time: agents are taken in groups of this size."""

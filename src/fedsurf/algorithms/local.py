@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.models import Model
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 Correction = Callable[[Tensor], Tensor]
 """A method's correction of the gradient, as a function of the weights `[agents, parameters]`."""

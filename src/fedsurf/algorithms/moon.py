@@ -17,8 +17,7 @@ from fedsurf.algorithms.server import ServerMethod
 from fedsurf.common.checks import check_not_negative, check_positive
 from fedsurf.models import Model
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 Representation = Callable[[Tensor, Tensor], Tensor]
 """Maps `weights[agents, parameters]` and `x[agents, examples, …]` to `[agents, examples, width]`."""

@@ -18,8 +18,7 @@ from fedsurf.common.checks import check_count, check_option, check_positive
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 Intervention = Callable[[Task, torch.Generator], Task]
 

@@ -21,8 +21,7 @@ from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.surf.config import DescentConfig, Form, GradientOf, Norm
 from fedsurf.tasks.config import AgentWeighting
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 MIN_NORM = 1e-8
 """Smallest gradient norm on a logarithmic scale; smaller ones count as this."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.models import Model
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 NEWTON_STEPS = 8
 """Newton steps towards the best factor."""

@@ -34,8 +34,7 @@ from fedsurf.surf.constraints import (
 from fedsurf.surf.factored_adam import FactoredAdam
 from fedsurf.surf.losses import pooled_losses
 from fedsurf.tasks.distribution import MetaTasks
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 
 @dataclass(frozen=True)

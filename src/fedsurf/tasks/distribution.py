@@ -15,9 +15,8 @@ from fedsurf.common.checks import check_count, check_kind, check_number, check_o
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.randomness import numpy_generator
 from fedsurf.tasks.config import PartitionKind, TaskConfig
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.features import Features
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 
 MAX_DRAWS = 1000
 """Number of label distributions that are drawn in search of one that the pool can serve."""

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 
 MAX_ORDINARY_SIZE = 4_000_000
 """Size of all agents' padded features up to which all agents are one group."""
@@ -98,11 +98,15 @@ class UnpaddedExamples(Examples):
         """The number of places up to each agent's last example, int64 `[agents]`."""
         return self.counts
 
-    def place(self, row: int) -> tuple[int, int]:
-        """Return the agent of a row, and the row's number among that agent's."""
+    def stored(self) -> Examples:
+        """Return the rows as the examples of one agent."""
+        return self.pooled()
+
+    def place(self, agent: int, example: int) -> tuple[int, int]:
+        """Return the agent of a row, and the position among its examples."""
         ends = self.counts.cumsum(0)
-        agent = int(torch.searchsorted(ends, row, right=True))
-        return agent, row - int(ends[agent]) + self.sizes[agent]
+        agent = int(torch.searchsorted(ends, example, right=True))
+        return agent, example - int(ends[agent]) + self.sizes[agent]
 
     def trimmed(self, agents: Tensor) -> Examples:
         """Return the examples of some agents, padded to the largest of these."""

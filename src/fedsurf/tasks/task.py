@@ -1,14 +1,164 @@
-"""A task: one federated problem, the D of the paper."""
+"""Tasks, the D of the paper: labelled examples of all agents, padded and masked where numbers are unequal."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, check_kind, check_option
+from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
 from fedsurf.tasks.config import AgentWeighting
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.groups import UnpaddedExamples
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled examples of agents.
+
+    Attributes
+    ----------
+    x : Tensor
+        Features, `[agents, examples, features]` (a `ModuleModel` takes further dimensions too).
+    y : Tensor
+        Labels as int64, `[agents, examples]`.
+    mask : Tensor or None
+        True where an example is real, `[agents, examples]`; None where all of them are. Padding holds
+        zeros and must never influence a result.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fedsurf import Examples
+    >>> xs, ys = [torch.ones(3, 2), torch.ones(1, 2)], [torch.tensor([0, 1, 1]), torch.tensor([0])]
+    >>> examples = Examples.pad(xs, ys)
+    >>> examples.x.shape, examples.counts.tolist()
+    (torch.Size([2, 3, 2]), [3, 1])
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+    @property
+    def agents(self) -> int:
+        """The number of agents."""
+        return self.x.shape[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of an example."""
+        return self.x.shape[2:]
+
+    @property
+    def features(self) -> int:
+        """The number of features of an example."""
+        return self.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating type of the features."""
+        return self.x.dtype
+
+    @property
+    def counts(self) -> Tensor:
+        """The number of examples of each agent, int64 `[agents]`."""
+        if self.mask is None:
+            return torch.full((self.agents,), self.x.shape[1], device=self.x.device)
+        return self.mask.sum(1)
+
+    @cached_property
+    def extents(self) -> Tensor:
+        """The number of places up to each agent's last example, int64 `[agents]`; `mask` must not change."""
+        if self.mask is None:
+            return self.counts
+        places = torch.arange(1, self.mask.shape[1] + 1, device=self.x.device)
+        return (places * self.mask).amax(1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Average `values[agents, examples]` over each agent's real examples, to `[agents]`."""
+        if self.mask is None:
+            return values.mean(1)
+        return torch.where(self.mask, values, 0).sum(1) / self.mask.sum(1)
+
+    def draw(
+        self, size: int, generator: torch.Generator, argument: str = "batch_size"
+    ) -> "Examples":
+        """Draw `size` examples of every agent, uniformly without replacement; errors name `argument`."""
+        check_whole(size, argument)
+        smallest = int(self.counts.min())
+        if not 1 <= size <= smallest:
+            raise ValueError(
+                f"{argument}: got {size}, but it must be between 1 and {smallest}, "
+                "the number of examples of the agent with the fewest"
+            )
+        keys = torch.rand(self.y.shape, generator=generator, dtype=torch.float32)
+        if self.mask is not None:
+            keys = keys.masked_fill(~self.mask.cpu(), 2.0)
+        chosen = keys.argsort(1)[:, :size].to(self.x.device)
+        row = torch.arange(self.agents, device=self.x.device)[:, None]
+        return Examples(self.x[row, chosen], self.y[row, chosen])
+
+    def of(self, agents: Tensor) -> "Examples":
+        """Return the examples of some agents, numbered by `agents`."""
+        mask = None if self.mask is None else self.mask[agents]
+        return Examples(self.x[agents], self.y[agents], mask)
+
+    def cropped(self, size: int) -> "Examples":
+        """Return the first `size` places of every agent; some may be padding."""
+        mask = None if self.mask is None else self.mask[:, :size]
+        return Examples(self.x[:, :size], self.y[:, :size], mask)
+
+    def trimmed(self, agents: Tensor) -> "Examples":
+        """Return the examples of some agents, padded to the largest of these."""
+        return self.cropped(int(self.extents[agents].max())).of(agents)
+
+    def pooled(self) -> "Examples":
+        """Return all real examples of all agents as the examples of one agent."""
+        if self.mask is None:
+            return Examples(self.x.flatten(0, 1)[None], self.y.flatten()[None])
+        return Examples(self.x[self.mask][None], self.y[self.mask][None])
+
+    def to(self, dtype: torch.dtype) -> "Examples":
+        """Return the same examples with features of another floating type."""
+        return replace(self, x=self.x.to(dtype))
+
+    def stored(self) -> "Examples":
+        """Return the examples as they are in memory, without padding them."""
+        return self
+
+    def place(self, agent: int, example: int) -> tuple[int, int]:
+        """Return the agent of an entry of `stored()`, and the position among its examples."""
+        return agent, example
+
+    @staticmethod
+    def pad(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> "Examples":
+        """Stack one `[examples, features]` and one `[examples]` tensor per agent, padding with zeros."""
+        if not len(xs):
+            raise ValueError("xs: got no agents, but there must be at least one")
+        if len(xs) != len(ys):
+            raise ValueError(f"ys: got labels of {len(ys)} agents, but xs has {len(xs)} agents")
+        for x in xs:
+            if x.shape[1:] != xs[0].shape[1:]:
+                raise ValueError(
+                    f"xs: got examples of shape {list(x.shape[1:])}, but those of the first agent have "
+                    f"shape {list(xs[0].shape[1:])}"
+                )
+        sizes = [len(y) for y in ys]
+        if [len(x) for x in xs] != sizes:
+            raise ValueError(
+                f"ys: got {sizes} labels per agent, but xs has {[len(x) for x in xs]} examples"
+            )
+        longest = max(sizes)
+        all_x = xs[0].new_zeros((len(xs), longest, *xs[0].shape[1:]))
+        all_y = torch.zeros((len(xs), longest), dtype=torch.int64, device=all_x.device)
+        for agent, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            all_x[agent, : len(y)] = x
+            all_y[agent, : len(y)] = y
+        if min(sizes) == longest:
+            return Examples(all_x, all_y)
+        position = torch.arange(longest, device=all_x.device)
+        mask = position < torch.tensor(sizes, device=all_x.device)[:, None]
+        return Examples(all_x, all_y, mask)
 
 
 @dataclass(frozen=True)
@@ -18,9 +168,9 @@ class Task:
     Attributes
     ----------
     train, test : Examples
-        Training and test examples of the same agents.
+        Of the same agents.
     classes : int
-        The number of classes; labels are `0 … classes − 1`.
+        Labels are `0 … classes − 1`.
 
     Examples
     --------
@@ -39,7 +189,7 @@ class Task:
     def __post_init__(self) -> None:
         check_count(self.classes, "classes")
         for name, part in (("train", self.train), ("test", self.test)):
-            _check(name, part, self.classes)
+            _check_examples(name, part, self.classes)
         if self.train.agents != self.test.agents:
             raise ValueError(
                 f"test: got examples of {self.test.agents} agents, "
@@ -76,10 +226,9 @@ class Task:
         return Task(self.train.to(dtype), self.test.to(dtype), self.classes)
 
 
-def _check(name: str, part: Examples, classes: int) -> None:
+def _check_examples(name: str, part: Examples, classes: int) -> None:
     check_kind(part, Examples, name, "Examples")
-    unpadded = part if isinstance(part, UnpaddedExamples) else None
-    stored = part if unpadded is None else unpadded.pooled()
+    stored = part.stored()
     x, y, mask = stored.x, stored.y, stored.mask
     check_kind(x, Tensor, f"{name}.x", "a torch tensor")
     check_kind(y, Tensor, f"{name}.y", "a torch tensor")
@@ -101,22 +250,17 @@ def _check(name: str, part: Examples, classes: int) -> None:
     empty = (part.counts == 0).nonzero().flatten().tolist()
     if empty or part.agents == 0:
         raise ValueError(f"{name}: agents {empty[:5]} have no examples, but each agent needs one")
-
-    def place(wrong: Tensor) -> tuple[int, int]:
-        agent, example = wrong.nonzero()[0].tolist()
-        return (agent, example) if unpadded is None else unpadded.place(example)
-
-    wrong = (y < 0) | (y >= classes)
     # A finite sum has finite terms only, and is much faster to compute.
     if not x.sum().isfinite() and not x.isfinite().all():
         finite = x.isfinite().flatten(2).all(2)
-        agent, example = place(~finite)
+        agent, example = part.place(*(~finite).nonzero()[0].tolist())
         raise ValueError(
             f"{name}.x: got a feature that is NaN or infinite (agent {agent}, example {example}), "
             "but all features must be finite"
         )
+    wrong = (y < 0) | (y >= classes)
     if wrong.any():
-        agent, example = place(wrong)
+        agent, example = part.place(*wrong.nonzero()[0].tolist())
         raise ValueError(
             f"{name}.y: got label {int(y[wrong][0])} (agent {agent}, example {example}), "
             f"but labels must be between 0 and {classes - 1}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 from fedsurf.unrolled.config import Activation
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -104,7 +104,7 @@ def flatten_batch(batch: Examples, classes: int) -> Tensor:
     Examples
     --------
     >>> import torch
-    >>> from fedsurf.tasks.examples import Examples
+    >>> from fedsurf.tasks.task import Examples
     >>> flatten_batch(Examples(torch.tensor([[[0.5, 2.0]]]), torch.tensor([[1]])), classes=3)
     tensor([[0.5000, 2.0000, 0.0000, 1.0000, 0.0000]])
     """

@@ -16,8 +16,7 @@ from fedsurf.algorithms.checks import check_fits
 from fedsurf.common.checks import check_kind
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.config import UDGDConfig
 from fedsurf.unrolled.perceptron import Perceptron, flatten_batch
 

@@ -16,8 +16,7 @@ from transferable_runs import states as all_states
 
 import fedsurf
 from fedsurf import FederatedClassifier, SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled import TransferableConfig
 from fedsurf.unrolled.transferable.confidence import (
     CONFIDENCE_SUMS,

@@ -19,8 +19,7 @@ from transferable_runs import network, states
 import fedsurf
 from fedsurf import FederatedClassifier, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.controller import (
     CLASS_SIZE,
     CONTROLS,

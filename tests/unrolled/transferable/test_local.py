@@ -20,9 +20,8 @@ from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks import groups
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.groups import UnpaddedExamples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.local import (
     ENOUGH_ROWS,
     FeatureRangeError,

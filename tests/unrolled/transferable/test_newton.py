@@ -8,7 +8,7 @@ import torch
 import transferable_loop
 from random_data import seeded
 
-from fedsurf.tasks.examples import Examples
+from fedsurf.tasks.task import Examples
 from fedsurf.unrolled.transferable.local import LocalExamples
 from fedsurf.unrolled.transferable.newton import HeadFit, LocalProblem, Step, by_feature
 from fedsurf.unrolled.transferable.summaries import Curvature

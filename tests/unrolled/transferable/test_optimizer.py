@@ -27,8 +27,7 @@ from transferable_runs import (
 from fedsurf.algorithms import State
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, with_faults
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.config import MAX_ROUNDS
 from fedsurf.unrolled.transferable.controller import SCHEDULE_SIZE
 from fedsurf.unrolled.transferable.local import FeatureRangeError

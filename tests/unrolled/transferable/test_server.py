@@ -12,8 +12,7 @@ from transferable_runs import AGENTS, CLASSES, as_drawn, changed, heads, network
 from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StaleNetwork, StarNetwork
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.controller import MIXING, schedule
 from fedsurf.unrolled.transferable.newton import by_feature
 from fedsurf.unrolled.transferable.server import MAX_OLD_WEIGHT, server_weights

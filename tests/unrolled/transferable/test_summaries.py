@@ -14,8 +14,7 @@ from transferable_runs import AGENTS, CLASSES, network, states
 
 import fedsurf
 from fedsurf.models import SoftmaxHead
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.local import LocalExamples
 from fedsurf.unrolled.transferable.summaries import (
     DESCRIPTION_SIZE,

@@ -33,8 +33,7 @@ from fedsurf.surf.constraints import Unrolled, UnrolledOptimizer
 from fedsurf.surf.training import Problem
 from fedsurf.tasks import sources
 from fedsurf.tasks.distribution import ClassImbalanced, DirichletAgents, Partition
-from fedsurf.tasks.examples import Examples
-from fedsurf.tasks.task import Task
+from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.optimizer import Transferable
 
 MAX_SMALL_FEDERATION = 7

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedsurf.tasks.examples import Examples
 from fedsurf.tasks.groups import join_groups, split_groups
+from fedsurf.tasks.task import Examples
 
 FAST_MULTIPLE = 8
 """Products are up to a third faster where the number of rows is a multiple of this."""
