@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from fedsurf.common.configuration import to_dict
 from fedsurf.common.writing import json_text
 from fedsurf.paper.claims import (
     Claim,
@@ -85,12 +86,12 @@ def test_bounds_are_for_the_mean():
 
 
 def test_the_same_is_within_a_margin_or_within_error():
-    assert same(("a", around(0.90)), ("b", around(0.915)), 0.02)[2]
-    assert not same(("a", around(0.90)), ("b", around(0.95)), 0.02)[2]
+    assert same(("a", around(0.90)), ("b", around(0.915)))[2]
+    assert not same(("a", around(0.90)), ("b", around(0.95)))[2]
     noise = torch.tensor([0.3, -0.3, 0.2, -0.1])
-    assert same(("a", 0.5 + noise), ("b", torch.full((4,), 0.45)), 0.02)[2]
+    assert same(("a", 0.5 + noise), ("b", torch.full((4,), 0.45)))[2]
     one = torch.tensor([0.9])
-    assert not same(("a", one), ("b", one - 0.1), 0.02)[2]
+    assert not same(("a", one), ("b", one - 0.1))[2]
 
 
 def test_drops_between_different_tasks_add_their_errors():
@@ -105,7 +106,7 @@ def test_drops_between_different_tasks_add_their_errors():
 
 def test_claims_survive_json():
     claim = Claim("id", "p", "c", Number("a", 0.5, 0.1), Number("b", math.inf), True, note="note")
-    assert Claim.from_dict(json.loads(json_text(claim.to_dict()))) == claim
+    assert Claim.from_dict(json.loads(json_text(to_dict(claim)))) == claim
 
 
 def test_claims_are_counted_with_tuned_and_untuned_methods():

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from fedsurf.common.configuration import to_dict
 from fedsurf.common.writing import check_folder
-from fedsurf.paper.sizes import SizeName, size_named
+from fedsurf.paper.sizes import SIZES, SizeName
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,7 +72,7 @@ def reproduce(
     if figure == "report":
         claims = write_report(folder)
     else:
-        size = size_named(preset).with_features(features, mnist_features)
+        size = SIZES[preset].with_features(features, mnist_features)
         claims = make(
             figures_named(figure),
             ArtifactStore(folder, size, opener(err), _observers),
@@ -80,7 +81,7 @@ def reproduce(
             on_message=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
         )
     if json:
-        print_json({name: [claim.to_dict() for claim in found] for name, found in claims.items()})
+        print_json(to_dict(claims))
         return
     out.print(_table(claims))
     out.print(count_text([claim for found in claims.values() for claim in found]), highlight=False)

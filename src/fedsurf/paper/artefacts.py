@@ -63,13 +63,13 @@ OpenObservers = Callable[[], AbstractContextManager[Sequence[Observer]]]
 
 @dataclass(frozen=True)
 class Artifact:
-    """Something that figures need: its kind and configuration. The comments of `ArtifactKind` name the fields.
+    """Something that figures need, by its kind and configuration; see `ArtifactKind`.
 
     Examples
     --------
     >>> from fedsurf.paper.artefacts import Artifact
-    >>> from fedsurf.paper.sizes import size_named
-    >>> Artifact("audit", size_named("smoke").star).title
+    >>> from fedsurf.paper.sizes import SIZES
+    >>> Artifact("audit", SIZES["smoke"].star).title
     'audit U-DGD, digits, server'
     """
 
@@ -120,25 +120,14 @@ class Made:
 
 
 class ArtifactStore:
-    """Makes artefacts, keeps them in a folder, and reads them.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the reproduction; it may be new.
-    size : Size
-        Size of everything in it.
-    progress : callable
-        Opens a progress bar with a title and a total.
-    observers : callable
-        Opens observers of meta-training, in a context.
+    """Makes the artefacts of a reproduction, keeps them in its folder, and reads them.
 
     Examples
     --------
     >>> from pathlib import Path
     >>> from fedsurf.paper.artefacts import Artifact, ArtifactStore
-    >>> from fedsurf.paper.sizes import size_named
-    >>> size = size_named("smoke")
+    >>> from fedsurf.paper.sizes import SIZES
+    >>> size = SIZES["smoke"]
     >>> ArtifactStore(Path("nowhere"), size).has(Artifact("optimizer", size.regular))
     False
     """
@@ -179,13 +168,13 @@ class ArtifactStore:
         return self.folder / "runs" / self.file(Artifact("optimizer", config)).stem
 
     def file(self, artifact: Artifact) -> Path:
-        """Return the file of an artefact, by its configuration, and SURF-T's weights if it takes part."""
+        """Return the file of an artefact, by its configuration and the weights of SURF-T it uses."""
         surf_t = pretrained.digest() if artifact.kind in ("pretrained", "norms") else ""
         return Cache(self.folder / "artefacts").path(artifact.kind, [artifact, surf_t])
 
 
 def open_folder(folder: Path, about: Mapping[str, Any], *, resume: bool) -> None:
-    """Begin a reproduction in a new folder, or check that the one in it has the same size and data."""
+    """Begin a reproduction, or check that the folder holds one of the same size and data."""
     wanted = {"format": FORMAT, **about}
     if folder.is_dir() and any(folder.iterdir()):
         if not resume:
@@ -195,11 +184,11 @@ def open_folder(folder: Path, about: Mapping[str, Any], *, resume: bool) -> None
             )
         there = read_about(folder)
         # Figures may be added that need further data.
-        known = {**there, "data": {**wanted["data"], **there["data"]}}
-        found = differences(known, {**wanted, "data": {**there["data"], **wanted["data"]}})
+        wanted["data"] = {**there["data"], **wanted["data"]}
+        there["data"] = {**wanted["data"], **there["data"]}
+        found = differences(there, wanted)
         if found:
             raise ValueError(f"{folder}: holds a reproduction that differs in {', '.join(found)}")
-        wanted = known
     write_json(folder / "reproduction.json", wanted)
 
 
@@ -212,20 +201,20 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def finished_in(folder: Path) -> list[tuple[str, float]]:
-    """Return the titles of all finished artefacts, the longest first, with the seconds that they took."""
+    """Return all finished artefacts with the seconds that they took, the longest first."""
     files = sorted((folder / "artefacts").glob("*.safetensors"))
-    made = [read_metadata(file) for file in files]
-    return sorted(((one["title"], one["seconds"]) for one in made), key=lambda pair: -pair[1])
+    times = [(about["title"], about["seconds"]) for about in map(read_metadata, files)]
+    return sorted(times, key=lambda time: -time[1])
 
 
 def describe(config: ExperimentConfig | StudyConfig) -> str:
-    """Return the properties that tell a configuration from the others of a reproduction."""
+    """Name a configuration by what differs between those of a reproduction."""
     parts = [source_name(config.data.source), _GRAPHS[config.network.graph.kind]]
     if config.task.partition == "dirichlet":
         parts.append(f"α = {config.task.alpha:g}")
     if isinstance(config, ExperimentConfig) and not config.surf.descent.constrained:
         parts.append("without constraints")
-    if config.network.faults and config.network.faults.stale:
+    if config.network.faults.stale:
         parts.append(f"{config.network.faults.stale} stale agents")
     return ", ".join(parts)
 

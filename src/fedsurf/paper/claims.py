@@ -6,7 +6,7 @@ task by task where both were measured on the same tasks.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,9 +31,7 @@ class Number:
     """
 
     label: str
-    """The quantity."""
     mean: float
-    """Mean over tasks."""
     error: float | None = None
     """Standard error of the mean; None for a given number, or for one task."""
 
@@ -74,18 +72,15 @@ class Claim:
     """
 
     id: str
-    """Name for programs."""
     paper: str
     """Quotation from the paper."""
     criterion: str
     """The rule by which it is judged."""
     left: Number
     right: Number
-    """The numbers that are compared, the paper's method first."""
     holds: bool
     """Whether the claim holds, with tuned classical methods."""
     unit: str = "%"
-    """Unit in which the numbers are shown."""
     note: str = ""
     """Further numbers, in words."""
     untuned: Number | None = None
@@ -93,13 +88,9 @@ class Claim:
     holds_untuned: bool | None = None
     """Whether the claim holds compared with that number."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, which stores an infinite mean as null."""
-        return asdict(self)
-
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Claim":
-        """Return the claim of `to_dict`, as read from JSON."""
+        """Return a claim stored as JSON, which holds an infinite mean as null."""
         numbers = {name: content[name] for name in ("left", "right", "untuned") if content[name]}
         for name, plain in numbers.items():
             mean = math.inf if plain["mean"] is None else plain["mean"]
@@ -124,10 +115,8 @@ def count_text(claims: Sequence[Claim]) -> str:
     text = f"{held} of {len(claims)} claims of the paper hold here, compared with tuned methods"
     judged = [claim for claim in claims if claim.holds_untuned is not None]
     if judged:
-        tuned, untuned = (
-            sum(bool(getattr(claim, name)) for claim in judged)
-            for name in ("holds", "holds_untuned")
-        )
+        tuned = sum(claim.holds for claim in judged)
+        untuned = sum(bool(claim.holds_untuned) for claim in judged)
         text += (
             f". Of the {len(judged)} about classical methods, {tuned} hold compared with tuned ones and "
             f"{untuned} compared with the paper's settings, or textbook settings where it gives none"
@@ -166,23 +155,23 @@ def at_most(left: Measured, bound: tuple[str, float]) -> Judgement:
     return number, Number(*bound), number.mean <= bound[1]
 
 
-def same(left: Measured, right: Measured, margin: float = SAME_MARGIN) -> Judgement:
-    """Judge that two means are the same: within a margin, or within two standard errors."""
+def same(left: Measured, right: Measured) -> Judgement:
+    """Judge that two means are the same: within `SAME_MARGIN`, or within two standard errors."""
     difference = left[1].double() - right[1].double()
     error = standard_error(difference)
-    close = abs(float(difference.mean())) <= margin
+    close = abs(float(difference.mean())) <= SAME_MARGIN
     alike = bool(within_error(difference.mean().abs(), error)) and bool(error.isfinite())
     return Number.of(*left), Number.of(*right), close or alike
 
 
 def drop(label: str, before: Tensor, after: Tensor) -> Number:
-    """Return the drop between two sets of different tasks, with the standard error of both."""
+    """Return the drop of the mean from some tasks to other ones, with its standard error."""
     before, after = before.double(), after.double()
     errors = standard_error(before).square() + standard_error(after).square()
     return Number(label, float(before.mean() - after.mean()), finite(errors.sqrt()))
 
 
 def smaller(left: Number, right: Number) -> bool:
-    """Whether a number is below another one by more than two standard errors, which are independent."""
+    """Whether a number is below an independent one by more than two standard errors."""
     errors = [0.0 if number.error is None else number.error for number in (left, right)]
     return right.mean - left.mean > 2 * float(torch.tensor(errors).norm())

@@ -29,9 +29,10 @@ INTERVENTIONS = 12
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a meta-training step without and with a server, and of work on one task."""
+    """Seconds of work, most of it on one task."""
 
     steps: Mapping[bool, float]
+    """A meta-training step, without and with a server."""
     gradient: float
     """A round of DGD."""
     record: float
@@ -40,7 +41,7 @@ class Pace:
 
 
 def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: int) -> float:
-    """Return the seconds of artefacts in `jobs` processes; one artefact is made by one process."""
+    """Return the seconds that artefacts take in `jobs` processes, each in one of them."""
     times = [seconds_of(artifact, size, pace) for artifact in artifacts]
     return max(sum(times) / jobs, max(times, default=0.0))
 

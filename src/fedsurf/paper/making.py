@@ -26,11 +26,11 @@ from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.features import Features, load_features
 
 PACE_FILE = "pace.json"
-"""File of a run folder with the mean seconds of a meta-training step."""
+"""File of a run folder for the mean seconds of a meta-training step."""
 
 
 def paper_settings(method: str) -> dict[str, Setting]:
-    """Return the paper's settings of a method, with textbook values where it gives none."""
+    """Return the paper's settings of a method, or textbook values where it gives none."""
     return {**method_named(method).defaults, **PAPER_SETTINGS.get(method, {})}
 
 
@@ -51,13 +51,7 @@ def rounds_of(config: ExperimentConfig) -> int:
 
 
 class StepTimer:
-    """Writes the mean seconds of a meta-training step, without validations, at every validation.
-
-    Parameters
-    ----------
-    file : Path
-        The JSON file.
-    """
+    """Writes the mean seconds of a meta-training step, without validations, into a JSON file."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._steps, self._seconds = file, 0, 0.0
@@ -90,7 +84,8 @@ def _optimizer(store: ArtifactStore, artifact: Artifact) -> Made:
     return Made({}, {})
 
 
-def _load(store: ArtifactStore, config: ExperimentConfig) -> Experiment:
+def _load(store: ArtifactStore, artifact: Artifact) -> Experiment:
+    config = artifact.trained
     return Experiment.load(store.run_folder(config), features_of(config.data))
 
 
@@ -98,22 +93,18 @@ def _audit(store: ArtifactStore, artifact: Artifact) -> Made:
     config, size = artifact.trained, store.size
     # An optimizer keeps the shift operator that its filters were trained with.
     study = replace(size.study_of(config), tasks=size.audit_tasks, network=config.network)
-    found = audit(
-        _load(store, config),
-        study_of(study),
-        agents=size.audit_agents,
-        progress=store.progress,
-    )
+    experiment = _load(store, artifact)
+    found = audit(experiment, study_of(study), agents=size.audit_agents, progress=store.progress)
     return Made({}, found.to_dict())
 
 
 def _certificate(store: ArtifactStore, artifact: Artifact) -> Made:
-    experiment = _load(store, artifact.trained)
-    return Made({}, certify(experiment, tasks=store.size.tasks, progress=store.progress).to_dict())
+    found = certify(_load(store, artifact), tasks=store.size.tasks, progress=store.progress)
+    return Made({}, found.to_dict())
 
 
 def _norms(store: ArtifactStore, artifact: Artifact) -> Made:
-    """Measure gradient norms as the descending constraints do, after each layer: `[tasks, layers + 1]`."""
+    """Measure gradient norms as the descending constraints do: `[tasks, layers + 1]`."""
     config = artifact.trained
     study, surf = study_of(store.size.study_of(config)), config.surf
     algorithm = pretrained.load().on(study.model, rounds_of(config))

@@ -26,15 +26,13 @@ from fedsurf.paper.figures import FIGURES
 from fedsurf.paper.figures.drawing import draw_learning_curves
 from fedsurf.paper.figures.figure import UNTUNED
 from fedsurf.paper.making import PACE_FILE
-from fedsurf.paper.sizes import parameters_of, size_named
+from fedsurf.paper.sizes import SIZES, parameters_of
 from fedsurf.surf.loop import RunFolder
 
 WIDE_RATIO = 1.6
 """Ratio of width and height above which a picture takes the whole width of the page."""
 MAX_TIMES = 12
 """Artefacts whose time is shown, the longest."""
-FIGURE_FILES = ("claims", "config", "data")
-"""JSON files of a figure."""
 NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
 """Fields of meta-training that the paper does not give."""
 
@@ -42,7 +40,7 @@ Rows = list[list[str]]
 
 
 @dataclass(frozen=True)
-class MetaTraining:
+class TrainingState:
     """The state of an optimizer's meta-training, finished or not."""
 
     config: ExperimentConfig
@@ -50,6 +48,11 @@ class MetaTraining:
     """The validations so far."""
     seconds: float | None
     """Seconds of a step."""
+
+    @property
+    def name(self) -> str:
+        """Name of the optimizer."""
+        return describe(self.config)
 
 
 def write_report(folder: Path) -> dict[str, list[Claim]]:
@@ -62,7 +65,7 @@ def write_report(folder: Path) -> dict[str, list[Claim]]:
     if not figures and not trained:
         raise ValueError(f"{folder}: got no figure and no optimizer to report on")
     place = folder / "report"
-    logs = {describe(one.config): one.log for one in trained if one.log}
+    logs = {state.name: state.log for state in trained if state.log}
     if logs:
         drawing = draw_learning_curves(logs)
         for ending in ("svg", "png"):
@@ -81,16 +84,15 @@ def write_report(folder: Path) -> dict[str, list[Claim]]:
     )
     environment.filters |= {"cell": _cell, "anchor": _anchor, "picture": _picture}
     for path in (folder / "report.html", place / "report.md"):
-        text = environment.get_template(path.name).render(context)
         with replacing(path) as temporary:
+            text = environment.get_template(path.name).render(context)
             temporary.write_text(text, encoding="utf-8")
     claims = {figure["name"]: figure["claims"] for figure in figures}
-    plain = {name: [claim.to_dict() for claim in found] for name, found in claims.items()}
-    write_json(place / "claims.json", plain)
+    write_json(place / "claims.json", to_dict(claims))
     return claims
 
 
-def meta_trainings(folder: Path) -> list[MetaTraining]:
+def meta_trainings(folder: Path) -> list[TrainingState]:
     """Return the state of all optimizers in a folder, by name."""
     found = []
     for run in sorted(path.parent for path in (folder / "runs").glob("*/config.json")):
@@ -101,16 +103,16 @@ def meta_trainings(folder: Path) -> list[MetaTraining]:
         log, pace = run / "log.jsonl", run / PACE_FILE
         records = read_json_lines(log) if log.is_file() else []
         seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
-        found.append(MetaTraining(config, records, seconds))
-    return sorted(found, key=lambda one: describe(one.config))
+        found.append(TrainingState(config, records, seconds))
+    return sorted(found, key=lambda state: state.name)
 
 
 def context_of(
-    folder: Path, figures: Sequence[Mapping[str, Any]], trained: Sequence[MetaTraining]
+    folder: Path, figures: Sequence[Mapping[str, Any]], trained: Sequence[TrainingState]
 ) -> dict[str, Any]:
     """Return the values of the templates: texts and formatted numbers, not yet escaped."""
     about = read_about(folder)
-    size, times = size_named(about["preset"]), finished_in(folder)
+    size, times = SIZES[about["preset"]], finished_in(folder)
     curves = folder / "report" / "meta-training.svg"
     minutes = round(sum(seconds for _, seconds in times) / 60)
     return {
@@ -119,7 +121,7 @@ def context_of(
         "deviation": f"{size.regular.optimizer.initial_deviation:g}",
         "figures": figures,
         "curves": curves if curves.is_file() else None,
-        "trained": [_trained_row(one) for one in trained],
+        "trained": [_trained_row(state) for state in trained],
         "deviations": _deviation_rows(trained),
         "audits": {name: one for figure in figures for name, one in figure["audits"].items()},
         "data": [_data_text(name, data) for name, data in about["data"].items()],
@@ -134,7 +136,9 @@ def read_figure(folder: Path) -> dict[str, Any] | None:
     """Read the files of a figure as values of the templates; None if it is not finished."""
     if not (folder / "claims.json").is_file():
         return None
-    claims, config, data = (read_json(folder / f"{name}.json") for name in FIGURE_FILES)
+    claims, config, data = (
+        read_json(folder / f"{name}.json") for name in ("claims", "config", "data")
+    )
     try:
         optimizers = {
             label: from_dict(ExperimentConfig, one["config"])
@@ -154,10 +158,7 @@ def read_figure(folder: Path) -> dict[str, Any] | None:
             "claims": [Claim.from_dict(claim) for claim in claims],
             "verdicts": {label: audit["sentence"] for label, audit in audits.items()},
             "audits": {
-                describe(optimizers[label]): {
-                    "sentence": audit["sentence"],
-                    "rows": _audit_rows(audit),
-                }
+                describe(optimizers[label]): {**audit, "rows": _audit_rows(audit)}
                 for label, audit in audits.items()
             },
             "methods": _method_rows(data["curves"]),
@@ -171,12 +172,11 @@ def deviations(config: ExperimentConfig) -> list[str]:
     """Return the fields in which an optimizer's meta-training differs from the paper's."""
     kind = config.network.graph.kind
     paper = preset({"erdos-renyi": "paper-random", "star": "paper-star"}.get(kind, "paper-regular"))
-    surf = to_dict(config.surf)
-    theirs = to_dict(paper.surf)
-    surf |= {name: theirs[name] for name in NOT_GIVEN}
-    surf["descent"]["constrained"] = theirs["descent"]["constrained"]
+    ours, theirs = to_dict(config.surf), to_dict(paper.surf)
+    ours |= {name: theirs[name] for name in NOT_GIVEN}
+    ours["descent"]["constrained"] = theirs["descent"]["constrained"]
     found = differences(to_dict(paper.optimizer), to_dict(config.optimizer))
-    found += differences(theirs, surf)
+    found += differences(theirs, ours)
     return [one.replace(" there,", " in the paper,") for one in found]
 
 
@@ -188,25 +188,25 @@ def percent(value: float | None, error: float | None = None, sign: str = "") -> 
     return shown if error is None else f"{shown} ± {100 * error:.1f}"
 
 
-def _trained_row(one: MetaTraining) -> list[str]:
-    chosen = [record for record in one.log if record.get("best_by")]
-    step = one.log[-1]["step"] if one.log else 0
+def _trained_row(state: TrainingState) -> list[str]:
+    chosen = [record for record in state.log if record.get("best_by")]
+    step = state.log[-1]["step"] if state.log else 0
     return [
-        describe(one.config),
-        f"{parameters_of(one.config):,}",
-        f"{step:,} of {one.config.surf.steps:,}",
-        "–" if one.seconds is None else f"{one.seconds:.3g}",
+        state.name,
+        f"{parameters_of(state.config):,}",
+        f"{step:,} of {state.config.surf.steps:,}",
+        "–" if state.seconds is None else f"{state.seconds:.3g}",
         percent(chosen[-1]["pooled_accuracy"]) if chosen else "–",
         f"{chosen[-1]['step']:,}" if chosen else "–",
     ]
 
 
-def _deviation_rows(trained: Sequence[MetaTraining]) -> Rows:
+def _deviation_rows(trained: Sequence[TrainingState]) -> Rows:
     """Return the deviations from the paper, with the names of all optimizers that have them."""
     names: dict[str, list[str]] = {}
-    for one in trained:
-        text = "; ".join(deviations(one.config)) or "nothing"
-        names.setdefault(text, []).append(describe(one.config))
+    for state in trained:
+        text = "; ".join(deviations(state.config)) or "nothing"
+        names.setdefault(text, []).append(state.name)
     return [["; ".join(found), text] for text, found in names.items()]
 
 
@@ -226,27 +226,19 @@ def _audit_rows(audit: Mapping[str, Any]) -> Rows:
 
 def _method_rows(curves: Sequence[Mapping[str, Any]]) -> Rows:
     """Return the classical methods of a figure with their settings and final accuracy."""
-    rows = []
-    for curve in curves:
-        if curve["kind"] == "tuned" or curve["kind"] in UNTUNED:
-            end = curve["points"][-1]
-            rows.append(
-                [
-                    f"{curve['label']}{', ' + curve['panel'] if curve['panel'] else ''}",
-                    curve["kind"],
-                    _settings_text(curve["settings"]),
-                    curve["note"],
-                    percent(end["pooled_accuracy"], end["pooled_accuracy_error"]),
-                ]
-            )
-    return rows
 
-
-def _settings_text(settings: Mapping[str, Any]) -> str:
     def text(value: object) -> str:
         return "all" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
-    return ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in settings.items())
+    rows = []
+    for curve in curves:
+        if curve["kind"] in ("tuned", *UNTUNED):
+            name = ", ".join(filter(None, [curve["label"], curve["panel"]]))
+            settings = [f"{k.replace('_', ' ')} {text(v)}" for k, v in curve["settings"].items()]
+            end = curve["points"][-1]
+            accuracy = percent(end["pooled_accuracy"], end["pooled_accuracy_error"])
+            rows.append([name, curve["kind"], ", ".join(settings), curve["note"], accuracy])
+    return rows
 
 
 def _data_text(name: str, data: Mapping[str, Any]) -> str:
@@ -270,7 +262,7 @@ def _ratio_of(svg: Path) -> float:
 
 
 def _picture(svg: Path) -> str:
-    """Return a picture as a data URI: names inside it then stay apart from those of other pictures."""
+    """Return a picture as a data URI, so that its names differ from those in other pictures."""
     return f"data:image/svg+xml;base64,{b64encode(svg.read_bytes()).decode()}"
 
 

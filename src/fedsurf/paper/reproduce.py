@@ -1,4 +1,4 @@
-"""Reproduction: make the artefacts behind figures, in one or several processes, then figures and report."""
+"""Reproduction: make artefacts, in one or several processes, then the figures and the report."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,11 +18,7 @@ from fedsurf.paper.figures.saved import checksum_of, write_figure
 from fedsurf.paper.making import features_of
 from fedsurf.paper.report import write_report
 from fedsurf.paper.sizes import Size, parameters_of
-from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.sources import MissingDataError
-
-OnDone = Callable[[Artifact, float], None]
-"""Called with a finished artefact and the seconds that it took."""
 
 
 def reproduce(
@@ -35,18 +31,7 @@ def reproduce(
 ) -> dict[str, list[Claim]]:
     """Make figures into a store's folder, and return their claims by figure.
 
-    Parameters
-    ----------
-    figures : sequence of PaperFigure
-        The experiments, e.g. of `figures_named`.
-    store : ArtifactStore
-        Store in a new or empty folder, unless resuming.
-    resume : bool
-        Continue in a folder: finished artefacts are read, and figures are added.
-    jobs : int
-        Number of processes.
-    on_message : callable
-        Called with a line of text about the progress.
+    The folder must be new, unless resuming: then finished artefacts are read, and figures added.
 
     Examples
     --------
@@ -54,8 +39,8 @@ def reproduce(
     >>> from fedsurf.paper.artefacts import ArtifactStore
     >>> from fedsurf.paper.figures import figures_named
     >>> from fedsurf.paper.reproduce import reproduce
-    >>> from fedsurf.paper.sizes import size_named
-    >>> store = ArtifactStore(Path("reproduction"), size_named("smoke"))
+    >>> from fedsurf.paper.sizes import SIZES
+    >>> store = ArtifactStore(Path("reproduction"), SIZES["smoke"])
     >>> claims = reproduce(figures_named("theory"), store)  # doctest: +SKIP
     """
     if jobs < 1:
@@ -104,14 +89,18 @@ def in_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
 
 
 def make_in_processes(
-    artifacts: Sequence[Artifact], store: ArtifactStore, jobs: int, on_done: OnDone
+    artifacts: Sequence[Artifact],
+    store: ArtifactStore,
+    jobs: int,
+    on_done: Callable[[Artifact, float], None],
 ) -> None:
-    """Make artefacts in processes with one thread each, as soon as those that they need are finished."""
+    """Make artefacts in processes of one thread, each as soon as those that it needs are finished.
+
+    `on_done` is called with an artefact and the seconds that it took.
+    """
     waiting, running = list(artifacts), dict[Future[float], Artifact]()
     context = get_context("spawn")
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=limit_threads, initargs=(0,)
-    ) as pool:
+    with ProcessPoolExecutor(jobs, context, limit_threads, initargs=(0,)) as pool:
         try:
             while waiting or running:
                 for artifact in list(waiting):
@@ -146,14 +135,9 @@ def _data_of(size: Size, artifacts: Sequence[Artifact]) -> dict[str, Any]:
                     f"{error}. Or give ready-made features with {option} FILE.npz (arrays train_x, "
                     "train_y, test_x and test_y)"
                 ) from error
-            found[name] = _identity(data)
+            found[name] = to_dict(data)
+            if data.source.endswith(".npz"):
+                # Name and checksum of the file, whose path may change.
+                file = Path(data.source)
+                found[name] |= {"source": file.name, "checksum": checksum_of(file)}
     return found
-
-
-def _identity(data: FeatureConfig) -> dict[str, Any]:
-    """Return a plain configuration, with the checksum instead of the path of a file."""
-    plain: dict[str, Any] = to_dict(data)
-    if data.source.endswith(".npz"):
-        file = Path(data.source)
-        return {**plain, "source": file.name, "checksum": checksum_of(file)}
-    return plain

@@ -41,16 +41,14 @@ class Size:
 
     Examples
     --------
-    >>> from fedsurf.paper.sizes import size_named
-    >>> size = size_named("paper")
+    >>> from fedsurf.paper.sizes import SIZES
+    >>> size = SIZES["paper"]
     >>> size.tasks, size.rounds, size.regular.task.agents
     (30, 200, 100)
     """
 
     name: SizeName
-    """Name on the command line."""
     description: str
-    """Summary in one sentence."""
     regular: ExperimentConfig
     """U-DGD on CIFAR-10 over a 3-regular graph."""
     random: NetworkConfig
@@ -66,7 +64,7 @@ class Size:
     star_early: int = 25
     """Rounds through a server after which the classical methods are judged."""
     tasks: int = 30
-    """Number of meta-test tasks."""
+    """Meta-test tasks."""
     audit_tasks: int = 10
     """Meta-test tasks of each audit."""
     audit_agents: tuple[int, ...] | None = None
@@ -82,26 +80,20 @@ class Size:
     stale_judged: tuple[int, ...] = (10, 50)
     """Numbers of asynchronous agents at which the claim is judged."""
 
-    def with_network(self, network: NetworkConfig) -> ExperimentConfig:
-        """Return the optimizer for CIFAR-10 over another graph."""
-        return replace(self.regular, network=network)
-
     def at_alpha(self, alpha: float) -> ExperimentConfig:
-        """Return the optimizer for CIFAR-10 that is meta-trained on agents of this heterogeneity."""
+        """Return the optimizer for CIFAR-10 on agents of this heterogeneity."""
         task = replace(self.regular.task, partition="dirichlet", alpha=alpha)
         return replace(self.regular, task=task)
 
     def without_constraints(self) -> ExperimentConfig:
         """Return the optimizer of the ablation without the descending constraints."""
-        surf = self.ablation.surf
-        descent = replace(surf.descent, constrained=False)
-        return replace(self.ablation, surf=replace(surf, descent=descent))
+        descent = replace(self.ablation.surf.descent, constrained=False)
+        return replace(self.ablation, surf=replace(self.ablation.surf, descent=descent))
 
     def study_of(self, config: ExperimentConfig, stale: int = 0) -> StudyConfig:
-        """Return the study whose tasks an optimizer and the classical methods run on.
+        """Return the study of an optimizer and the classical methods.
 
-        Classical methods over a graph mix by Metropolis–Hastings weights; an optimizer keeps the
-        shift operator of its meta-training.
+        Over a graph, these mix by Metropolis–Hastings weights; the optimizer keeps its own shift operator.
         """
         server = config.network.graph.kind == "star"
         network = config.network if server else replace(config.network, shift="metropolis")
@@ -119,12 +111,12 @@ class Size:
         )
 
     def budget_of(self, study: StudyConfig) -> TuneConfig:
-        """Return the tuning budget of each method; through a server, with the rounds that are judged."""
+        """Return the tuning budget of each method, with the number of rounds that is judged."""
         rounds = self.star_early if study.network.graph.kind == "star" else study.rounds
         return TuneConfig(self.trials, self.tuning_tasks, rounds)
 
     def with_features(self, file: Path | None, mnist: Path | None) -> "Size":
-        """Return the size with features from .npz files instead of the images of CIFAR-10 and MNIST."""
+        """Return the size with features from .npz files instead of CIFAR-10 and MNIST."""
         size = self
         if file is not None:
             data = _from_file(file, self.regular.data.components)
@@ -164,7 +156,7 @@ _PAPER_REGULAR, _PAPER_STAR = (
 )
 _PAPER_MNIST = FeatureConfig(source="mnist", backbone="resnet18", components=None)
 
-SIZES: dict[str, Size] = {
+SIZES: dict[SizeName, Size] = {
     "smoke": Size(
         "smoke",
         "digits instead of both data sets, 12 agents, 3 layers; takes seconds, to test that it runs",
@@ -216,10 +208,3 @@ def parameters_of(config: ExperimentConfig) -> int:
     inputs = weights + config.optimizer.batch_size * (features + 10)
     layer = weights * (inputs + 1) + config.optimizer.filter_order + 1
     return config.optimizer.layers * layer
-
-
-def size_named(name: str) -> Size:
-    """Return the size of this name."""
-    if name not in SIZES:
-        raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(SIZES)}")
-    return SIZES[name]

@@ -2,16 +2,11 @@
 
 from collections.abc import Sequence
 
-from fedsurf.paper.artefacts import Artifact, ArtifactStore
+from fedsurf.paper.artefacts import ArtifactStore
 from fedsurf.paper.claims import Claim, Number, above
 from fedsurf.paper.figures.ablation import WITH, WITHOUT, loss_and_accuracy, optimizers, sources_of
 from fedsurf.paper.figures.drawing import draw
 from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, curve_of_ends
-from fedsurf.paper.sizes import Size
-
-
-def _artifacts(size: Size) -> list[Artifact]:
-    return [source.artifact for stale in size.stale for source in sources_of(size, stale)]
 
 
 def judge(with_: Curve, without: Curve, stale: Sequence[int]) -> list[Claim]:
@@ -21,7 +16,7 @@ def judge(with_: Curve, without: Curve, stale: Sequence[int]) -> list[Claim]:
         drops = [
             curve.at("accuracy", 0) - curve.at("accuracy", count) for curve in (with_, without)
         ]
-        losses = [
+        rises = [
             float((curve.at("loss", count) - curve.at("loss", 0)).mean())
             for curve in (with_, without)
         ]
@@ -36,7 +31,7 @@ def judge(with_: Curve, without: Curve, stale: Sequence[int]) -> list[Claim]:
                 Number.of(f"drop {WITHOUT}", drops[1]),
                 above(drops[1], drops[0]),
                 unit="points",
-                note=f"The loss changes by {losses[0]:+.3f} with and by {losses[1]:+.3f} without.",
+                note=f"The loss changes by {rises[0]:+.3f} with and by {rises[1]:+.3f} without.",
             )
         )
     return claims
@@ -44,12 +39,9 @@ def judge(with_: Curve, without: Curve, stale: Sequence[int]) -> list[Claim]:
 
 def _make(store: ArtifactStore) -> FigureResult:
     size = store.size
-    by_stale = {stale: sources_of(size, stale) for stale in size.stale}
+    by_method = zip(*(sources_of(size, stale) for stale in size.stale), strict=True)
     curves = [
-        curve_of_ends(
-            store, {stale: sources[place] for stale, sources in by_stale.items()}, "stale_agents"
-        )
-        for place in range(len(by_stale[size.stale[0]]))
+        curve_of_ends(store, dict(zip(size.stale, sources, strict=True))) for sources in by_method
     ]
     panels = loss_and_accuracy(curves, "stale agents", "counts")
     caption = (
@@ -67,6 +59,6 @@ ASYNCHRONY = PaperFigure(
     "A 3-regular graph; the two optimizers of the ablation, where the neighbours of some agents use "
     "outdated estimates.",
     optimizers,
-    _artifacts,
+    lambda size: [s.artifact for stale in size.stale for s in sources_of(size, stale)],
     _make,
 )

@@ -24,7 +24,6 @@ class Panel:
     """A panel of a figure: values of curves over rounds, layers or stale agents."""
 
     value: str
-    """Name of the values."""
     y_label: str
     curves: Sequence[Curve]
     levels: Sequence[Level] = ()
@@ -49,13 +48,9 @@ def draw(panels: Sequence[Panel]) -> Figure:
         for axis in axes:
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
-        figure.legend(
-            list(handles.values()),
-            list(handles),
-            loc="outside lower center",
-            ncols=3 if len(handles) > 4 else max(1, len(handles)),
-            fontsize=8,
-        )
+        columns = 3 if len(handles) > 4 else len(handles)
+        shown = list(handles.values()), list(handles)
+        figure.legend(*shown, loc="outside lower center", ncols=columns, fontsize=8)
     return figure
 
 
@@ -70,9 +65,7 @@ Style = dict[str, Any]
 
 def _styles(curves: Sequence[Curve]) -> dict[str, Style]:
     """Return the style of every curve: a colour for each method, dashes for untuned settings."""
-    classical = list(
-        dict.fromkeys(c.label for c in curves if c.kind == "tuned" or c.kind in UNTUNED)
-    )
+    classical = list(dict.fromkeys(c.label for c in curves if c.kind in ("tuned", *UNTUNED)))
     learned = list(dict.fromkeys(c.label for c in curves if c.kind == "the paper's"))
     styles: dict[str, Style] = {}
     for curve in curves:
@@ -105,8 +98,7 @@ def _draw_panel(axis: Axes, panel: Panel, styles: dict[str, Style]) -> None:
     for level in panel.levels:
         height = scale * float(level.values.double().mean())
         axis.axhline(height, color="black", linestyle=":", linewidth=1, label=level.label)
-    last = max((curve.x[-1] for curve in panel.curves), default=1.0)
-    _set_x(axis, panel.x_scale, last)
+    _set_x(axis, panel.x_scale, max(curve.x[-1] for curve in panel.curves))
     if panel.log_y:
         axis.set_yscale("log")
         bottom, top = axis.get_ylim()
@@ -128,9 +120,8 @@ def _set_x(axis: Axes, scale: str, last: float) -> None:
         return
     middle = 20.0 if scale == "rounds" else 1.0
     axis.set_xscale("symlog", linthresh=middle, linscale=1.5 if scale == "rounds" else 0.5)
-    ticks = [tick for tick in (0, 1, 2, 5, 10, 20, 50, 100, 200) if tick <= last]
-    if scale == "rounds":
-        ticks = [tick for tick in ticks if tick not in (1, 2)]
+    few = (0,) if scale == "rounds" else (0, 1, 2)
+    ticks = [tick for tick in (*few, 5, 10, 20, 50, 100, 200) if tick <= last]
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.set_xlim(0, last)
@@ -141,12 +132,11 @@ def draw_learning_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         axis = figure.subplots()
-        colours = mpl.colormaps["tab10"]
-        for number, (name, log) in enumerate(logs.items()):
+        axis.set_prop_cycle(color=mpl.color_sequences["tab10"])
+        for name, log in logs.items():
             steps = [record["step"] for record in log]
             accuracy = [100 * record["pooled_accuracy"] for record in log]
-            colour = colours(number % 10)
-            axis.plot(steps, accuracy, label=name, color=colour, marker="o", markersize=3)
+            axis.plot(steps, accuracy, label=name, marker="o", markersize=3)
         axis.set_ylim(0, 100)
         axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -31,11 +31,8 @@ class Source:
     """The origin of a curve: runs on meta-test tasks."""
 
     label: str
-    """Name in figures and tables."""
     kind: CurveKind
-    """Origin of the method, or of a classical method's settings."""
     artifact: Artifact
-    """The runs."""
     note: str = ""
     """Origin of the settings, in words."""
 
@@ -58,13 +55,10 @@ class Curve:
     over: str
     """Name of the horizontal axis: rounds, layer, stale_agents."""
     x: list[float]
-    """Positions on it."""
     values: dict[str, Tensor]
     """Measured values by name, `[tasks, x]`."""
     panel: str = ""
-    """Panel of a figure that has several."""
     settings: dict[str, Setting] = field(default_factory=dict)
-    """Settings of a classical method."""
     note: str = ""
 
     def at(self, name: str, x: float | None = None) -> Tensor:
@@ -139,9 +133,7 @@ class PaperFigure:
     """An experiment of the paper."""
 
     name: str
-    """Name on the command line."""
     title: str
-    """Title in the report."""
     about: str
     """The experiment in a sentence or two."""
     optimizers: Callable[[Size], dict[str, ExperimentConfig]]
@@ -149,7 +141,7 @@ class PaperFigure:
     artifacts: Callable[[Size], Sequence[Artifact]]
     """Returns the other artefacts that it needs at a size."""
     make: Callable[[ArtifactStore], FigureResult]
-    """Makes the figure from a store that has these artefacts."""
+    """Makes the figure from a store that has all of them."""
 
     def needs(self, size: Size) -> list[Artifact]:
         """Return all artefacts that the figure needs."""
@@ -169,7 +161,7 @@ def curve_of(
     panel: str = "",
     ceiling: Tensor | None = None,
 ) -> Curve:
-    """Return a curve over communication rounds or layers, relative to a centralised accuracy if given."""
+    """Return a curve over rounds or layers; `ceiling`, `[tasks]`, is the accuracy of centralised training."""
     made = store.read(source.artifact)
     values = {name: made.tensors[name].double() for name in MEASURED}
     values |= {name: values[name].nan_to_num(0.0) for name in ACCURACIES}
@@ -182,10 +174,10 @@ def curve_of(
     return Curve(source.label, source.kind, over, x, values, panel, settings, source.note)
 
 
-def curve_of_ends(store: ArtifactStore, sources: dict[int, Source], over: str) -> Curve:
-    """Return a curve of the last values of several runs, by what differs between them."""
+def curve_of_ends(store: ArtifactStore, sources: dict[int, Source]) -> Curve:
+    """Return a curve of the last values of runs by their number of stale agents."""
     curves = [curve_of(store, source) for source in sources.values()]
     values = {
         name: torch.stack([curve.values[name][:, -1] for curve in curves], 1) for name in MEASURED
     }
-    return replace(curves[0], over=over, x=[float(x) for x in sources], values=values)
+    return replace(curves[0], over="stale_agents", x=[float(x) for x in sources], values=values)

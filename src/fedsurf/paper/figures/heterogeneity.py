@@ -19,7 +19,7 @@ from fedsurf.paper.sizes import Size
 
 MEASURED = "pooled_accuracy"
 EVEN = "U-DGD, meta-trained on even agents"
-"""The optimizer of the convergence rate, without further meta-training."""
+"""The optimizer for the 3-regular graph."""
 
 
 def _even(size: Size, alpha: float) -> Source:

@@ -43,15 +43,14 @@ def write_figure(store: ArtifactStore, figure: PaperFigure, result: FigureResult
         },
     )
     # Last, so that a figure with claims is complete.
-    write_json(folder / "claims.json", [claim.to_dict() for claim in result.claims])
+    write_json(folder / "claims.json", to_dict(result.claims))
 
 
 def made_with() -> dict[str, str]:
     """Return the versions of Python and the main packages, and the commit of a git checkout."""
-    found = {"python": platform.python_version()}
-    found |= {name: version(name) for name in PACKAGES}
+    found = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
     commit = commit_of(Path(__file__))
-    return found if commit is None else {**found, "commit": commit}
+    return {**found, "commit": commit} if commit else found
 
 
 def commit_of(file: Path) -> str | None:
@@ -63,18 +62,11 @@ def commit_of(file: Path) -> str | None:
     tracked = ("ls-files", "--error-unmatch", file.name)
     described = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     try:
-        for words in (tracked, described):
-            done = subprocess.run(  # noqa: S603 - fixed words
-                [git, *words],
-                cwd=file.parent,
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=30,
-            )
+        subprocess.check_output([git, *tracked], cwd=file.parent, stderr=subprocess.DEVNULL)  # noqa: S603
+        commit = subprocess.check_output([git, *described], cwd=file.parent, text=True)  # noqa: S603
     except (subprocess.SubprocessError, OSError):
         return None
-    return done.stdout.strip()
+    return commit.strip()
 
 
 def checksum_of(file: Path) -> str:

@@ -1,7 +1,7 @@
 """Convergence rate: U-DGD compared with classical methods, over graphs and through a server."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -37,8 +37,6 @@ ABOUT_80 = 0.85
 """Share of the centralised accuracy below which an accuracy counts as almost 80 %."""
 
 ACCURACY = "test accuracy, all agents' examples (%)"
-
-Chosen = Callable[[Size], ExperimentConfig]
 
 
 def sources_of(size: Size, config: ExperimentConfig) -> list[Source]:
@@ -122,32 +120,33 @@ def beats_all(id_: str, paper: str, curves: Sequence[Curve], rounds: int) -> Cla
     )
 
 
-def _make_graph(name: str, graph: str, chosen: Chosen, store: ArtifactStore) -> FigureResult:
-    size, config = store.size, chosen(store.size)
-    curves, level = curves_of(store, config)
-    claim = beats_all(
-        name,
-        "U-DGD exhibits a faster convergence rate as it takes only 20 communication rounds to achieve "
-        "performance higher than that achieved by the others in 200 communication rounds.",
-        curves,
-        size.rounds,
-    )
-    panel = Panel("pooled_accuracy", ACCURACY, curves, [level])
-    caption = (
-        f"Accuracy over communication rounds, {graph}. Mean over {size.tasks} meta-test tasks, bands of "
-        "one standard error; dashed: with the paper's settings."
-    )
-    return FigureResult([claim], draw([panel]), caption, curves, [level])
+def _graph_figure(
+    name: str, title: str, graph: str, chosen: Callable[[Size], ExperimentConfig]
+) -> PaperFigure:
+    def make(store: ArtifactStore) -> FigureResult:
+        size = store.size
+        curves, level = curves_of(store, chosen(size))
+        claim = beats_all(
+            name,
+            "U-DGD exhibits a faster convergence rate as it takes only 20 communication rounds to "
+            "achieve performance higher than that achieved by the others in 200 communication rounds.",
+            curves,
+            size.rounds,
+        )
+        panel = Panel("pooled_accuracy", ACCURACY, curves, [level])
+        caption = (
+            f"Accuracy over communication rounds, {graph}. Mean over {size.tasks} meta-test tasks, "
+            "bands of one standard error; dashed: with the paper's settings."
+        )
+        return FigureResult([claim], draw([panel]), caption, curves, [level])
 
-
-def _graph_figure(name: str, title: str, graph: str, chosen: Chosen) -> PaperFigure:
     return PaperFigure(
         name,
         title,
         f"Agents on {graph}; U-DGD compared with DGD, DSGD and DFedAvgM.",
         lambda size: {"U-DGD": chosen(size)},
         lambda size: artifacts_of(size, chosen(size)),
-        partial(_make_graph, name, graph, chosen),
+        make,
     )
 
 
@@ -225,7 +224,7 @@ SPEED = (
         "speed-random",
         "Convergence rate over a random graph",
         "an Erdős–Rényi graph",
-        lambda size: size.with_network(size.random),
+        lambda size: replace(size.regular, network=size.random),
     ),
     PaperFigure(
         "speed-star",

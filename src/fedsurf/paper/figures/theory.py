@@ -21,7 +21,7 @@ EXPLAINED = 0.9
 """Smallest share of the variance of the log gradient norm that an exponential must explain."""
 
 Certified = Mapping[str, Any]
-"""The `to_dict` of a certificate."""
+"""A certificate as plain values."""
 
 
 def judge(certified: Certified) -> list[Claim]:
@@ -100,12 +100,10 @@ def draw(certificates: Mapping[str, Certified], pretrained: Tensor) -> Figure:
 
 
 def _rows(certificates: Mapping[str, Certified], pretrained: Tensor) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for label, certified in certificates.items():
-        rows += [{"curve": label, **layer} for layer in certified["layers"]]
-    for layer, norm in enumerate(pretrained.mean(0).tolist()):
-        rows.append({"curve": SURF_T, "layer": layer, "norm": norm})
-    return rows
+    norms = enumerate(pretrained.mean(0).tolist())
+    layers = {label: certified["layers"] for label, certified in certificates.items()}
+    layers[SURF_T] = [{"layer": layer, "norm": norm} for layer, norm in norms]
+    return [{"curve": label, **row} for label, rows in layers.items() for row in rows]
 
 
 def _artifacts(size: Size) -> list[Artifact]:
