@@ -221,6 +221,15 @@ def test_the_index_lists_every_page_and_example():
         assert path.name == "README.md" or path.name in index, f"docs/README.md lacks {path.name}"
 
 
+def test_contributing_names_files_and_folders_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/.]+(?:\.pyi?|/))`", text)
+    assert len(named) > 50
+    for place in named:
+        folders = ROOT, ROOT / "src/fedsurf"
+        assert any((folder / place).exists() for folder in folders), f"there is no {place}"
+
+
 @pytest.mark.parametrize("public", fedsurf.__all__)
 def test_help_says_what_every_public_name_takes(public):
     thing = getattr(fedsurf, public)
