@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +123,8 @@ def only_parsing(monkeypatch):
         raise ParsedError
 
     monkeypatch.setattr(cli, "load", stopping)
-    monkeypatch.setattr("fedsurf.tasks.sources.catalogue", stop_data)
+    table = types.SimpleNamespace(values=stop_data)
+    monkeypatch.setattr("fedsurf.tasks.sources.SOURCES", table)
     monkeypatch.setattr("fedsurf.tasks.sources.get", stop_data)
 
 

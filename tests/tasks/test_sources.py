@@ -1,4 +1,4 @@
-"""Sources: readers of standard files, embedded data, the catalogue, and downloads."""
+"""Sources: readers of standard files, embedded data, the table of sources, and downloads."""
 
 import gzip
 import hashlib
@@ -189,23 +189,23 @@ def test_any_beginning_of_the_embedded_data_is_balanced():
     np.testing.assert_array_equal(labels[:500], np.arange(500) % 10)
 
 
-# ---- the catalogue
+# ---- the table of sources
 
 
-def test_the_catalogue_shows_which_sources_are_ready(home):
-    entries = {entry.name: entry for entry in sources.catalogue()}
-    assert list(entries) == list(SOURCES)
-    for name, entry in entries.items():
-        assert entry.status == ("missing" if name in DOWNLOADED else "included")
-        assert entry.folder is None
-        assert entry.about
-        assert entry.examples
-        assert entry.licence
+def test_a_source_is_included_missing_or_ready(home):
+    for name, source in SOURCES.items():
+        assert source.status == ("missing" if name in DOWNLOADED else "included")
+        assert source.about
+        assert source.licence
     (home / "data" / "mnist").mkdir(parents=True)
     for file, content in idx_files().items():
         (home / "data" / "mnist" / file).write_bytes(content)
-    (found,) = [entry for entry in sources.catalogue() if entry.name == "mnist"]
-    assert (found.status, found.folder) == ("ready", str(home / "data" / "mnist"))
+    assert SOURCES["mnist"].status == "ready"
+
+
+def test_included_data_has_the_stated_numbers_of_examples():
+    data = sources.load("digits")
+    assert SOURCES["digits"].examples == f"{len(data.train_y):,} + {len(data.test_y):,}"
 
 
 @pytest.mark.parametrize("name", DOWNLOADED)
@@ -277,7 +277,7 @@ def test_an_npz_that_does_not_fit_is_refused(tmp_path, arrays, words):
         (
             np.zeros((4, 2)),
             [0, 1, 0],
-            r"y: got int64 of shape \[3\], .* \[4\], a label for each example of x$",
+            r"y: got shape \[3\], .* \[4\], a label for each example of x$",
         ),
         (np.zeros((4, 2)), [0, 2, 0, 2], r"y: got labels up to 2, but no example has the label 1:"),
         (np.zeros((12, 2)), [0, 0, 0, 0, 0, -1] * 2, r"y: got the label -1 \(example 5\), but"),

@@ -19,12 +19,17 @@ def _data_list(json: bool = False) -> None:
     from rich.table import Table
 
     from fedsurf.cli.console import out, print_json
-    from fedsurf.common.configuration import to_dict
-    from fedsurf.tasks import sources
+    from fedsurf.tasks.sources import SOURCES
 
-    entries = sources.catalogue()
     if json:
-        print_json([to_dict(entry) for entry in entries])
+        fields = ("name", "about", "examples", "licence", "status")
+        print_json(
+            [
+                {name: getattr(source, name) for name in fields}
+                | {"folder": str(source.find(source.folder)) if source.status == "ready" else None}
+                for source in SOURCES.values()
+            ]
+        )
         return
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -33,9 +38,9 @@ def _data_list(json: bool = False) -> None:
     )
     for heading in ("name", "description and licence", "examples", "status"):
         table.add_column(heading, no_wrap=heading in ("name", "examples"))
-    for entry in entries:
-        about = f"{entry.about}; {entry.licence}"
-        table.add_row(entry.name, about, entry.examples, entry.status)
+    for source in SOURCES.values():
+        about = f"{source.about}; {source.licence}"
+        table.add_row(source.name, about, source.examples, source.status)
     out.print(table)
 
 

@@ -1,11 +1,10 @@
 """Sources: named data sets, how to read them, and how to download them.
 
-`load("digits")` reads one, `get("mnist")` downloads one, `catalogue()` lists them all. Data of users is a path
+`load("digits")` reads one, `get("mnist")` downloads one, `SOURCES` lists them all. Data of users is a path
 that ends in `.npz`.
 """
 
 import difflib
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedsurf.common.checks import check_kind
@@ -15,7 +14,7 @@ from fedsurf.tasks.dataset import Dataset
 from fedsurf.tasks.sources.formats import read_npz
 from fedsurf.tasks.sources.registry import SOURCES, Source, home
 
-__all__ = ["SOURCES", "Entry", "MissingDataError", "Source", "catalogue", "get", "home", "load"]
+__all__ = ["SOURCES", "MissingDataError", "Source", "check_source", "get", "home", "load"]
 
 
 class MissingDataError(FileNotFoundError):
@@ -24,52 +23,10 @@ class MissingDataError(FileNotFoundError):
     exit_code = 3
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A row of the catalogue.
-
-    Attributes
-    ----------
-    name, about, examples, licence : str
-        Name, description, numbers of training and test examples, and licence.
-    status : str
-        "included", "ready" or "missing".
-    folder : str or None
-        The folder of data that is ready.
-    """
-
-    name: str
-    about: str
-    examples: str
-    licence: str
-    status: str
-    folder: str | None
-
-
-def catalogue() -> list[Entry]:
-    """Describe all sources.
-
-    Examples
-    --------
-    >>> from fedsurf.tasks import sources
-    >>> [entry.examples for entry in sources.catalogue() if entry.name == "digits"]
-    ['1,083 + 714']
-    """
-    entries = []
-    for source in SOURCES.values():
-        found = source.find() if source.files else None
-        status = "included" if not source.files else "ready" if found else "missing"
-        place = None if found is None else str(found)
-        entries.append(
-            Entry(source.name, source.about, source.examples, source.licence, status, place)
-        )
-    return entries
-
-
 def load(
     name: str, folder: Path | str | None = None, *, test_fraction: float = TEST_FRACTION
 ) -> Dataset:
-    """Read a source.
+    """Read a source; without its files, raise a `MissingDataError` that says how to get them.
 
     Parameters
     ----------
@@ -79,11 +36,6 @@ def load(
         The folder of the standard files; by default the one that `get` fills.
     test_fraction : float
         The share of each class that becomes the test part of an `.npz` file without one.
-
-    Raises
-    ------
-    MissingDataError
-        If there are no such files. The message says how to get them.
 
     Examples
     --------
@@ -99,11 +51,11 @@ def load(
         if folder is not None:
             raise ValueError(f"folder: got {folder}, but {name} is inside the package")
         return source.read(Path())
-    given = None if folder is None else Path(folder).expanduser()
+    given = source.folder if folder is None else Path(folder).expanduser()
     place = source.find(given)
     if place is None:
         raise MissingDataError(
-            f"{name}: {given or source.folder} does not hold {', '.join(source.files)}. "
+            f"{name}: {given} does not hold {', '.join(source.files)}. "
             f"Get it with: fedsurf data get {name}"
         )
     return source.read(place)
@@ -112,22 +64,17 @@ def load(
 def get(name: str, folder: Path | str | None = None, *, progress: bool = True) -> Path:
     """Download the files of a source, verify them, and return their folder.
 
-    Intact files are not downloaded again. An interrupted call leaves nothing under the final name.
+    Intact files are not downloaded again. An interrupted call leaves nothing under the final name. A download
+    that fails raises a `FetchError`.
 
     Parameters
     ----------
     name : str
         A key of `SOURCES`.
     folder : Path or str, optional
-        The destination; by default `data/NAME` in the folder of FEDSURF_HOME, or else in the user's
-        cache.
+        The destination; by default `data/NAME` in `home()`.
     progress : bool
         Whether to show a bar on the standard error stream.
-
-    Raises
-    ------
-    FetchError
-        If the download fails. The message says why and what to do.
     """
     from fedsurf.tasks.sources.fetch import FetchError, fetch, verify
 

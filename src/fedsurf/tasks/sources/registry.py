@@ -52,10 +52,14 @@ class Source:
         """The folder that `get` fills."""
         return home() / "data" / self.name
 
-    def find(self, folder: Path | None = None) -> Path | None:
+    @property
+    def status(self) -> str:
+        """Whether the data is included, ready (downloaded) or missing."""
+        return "included" if not self.files else "ready" if self.find(self.folder) else "missing"
+
+    def find(self, folder: Path) -> Path | None:
         """Return the folder itself or its subfolder, whichever holds all files; None without them."""
-        given = self.folder if folder is None else folder
-        for place in (given, given / self.subfolder):
+        for place in (folder, folder / self.subfolder):
             if all(formats.locate(place, name) for name in self.files):
                 return place
         return None
