@@ -32,14 +32,12 @@ def test_images_and_features_are_distinguished():
     ("changes", "words"),
     [
         ({"classes": 0}, "classes: got 0"),
-        ({"train_x": IMAGES.astype(np.float32)}, r"train_x: got float32 of shape \[10, 4, 4, 1\]"),
         (
             {"test_x": IMAGES[:0], "test_y": np.zeros(0, np.int64)},
             "test_x: .* there must be an example",
         ),
         ({"train_x": np.zeros((10, 3, 4, 4), np.uint8)}, "the last dimension must be the channels"),
-        ({"train_y": LABELS.astype(np.int32)}, "train_y: got int32"),
-        ({"train_y": np.zeros(9, np.int64)}, r"int64 of shape \[10\]"),
+        ({"train_y": np.zeros(9, np.int64)}, r"train_y: got shape \[9\], but it must be \[10\]"),
         ({"test_y": np.array([0, 1, 2, 0])}, r"test_y: got the label 2 \(example 2\)"),
         ({"train_y": np.full(10, -1)}, "train_y: got the label -1"),
         ({"test_x": np.zeros((4, 5, 5, 1), np.uint8)}, "test_x: got examples of shape"),
@@ -48,13 +46,6 @@ def test_images_and_features_are_distinguished():
 def test_wrong_parts_are_refused_by_name(changes, words):
     with pytest.raises(ValueError, match=words):
         dataset(**changes)
-
-
-def test_nan_features_are_refused():
-    features = np.zeros((10, 3), np.float32)
-    features[7, 1] = np.nan
-    with pytest.raises(ValueError, match=r"train_x: .* NaN or infinite \(example 7\)"):
-        dataset(train_x=features, test_x=np.zeros((4, 3), np.float32))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint8])
@@ -82,7 +73,8 @@ def test_integer_images_without_channels_become_grey_images():
         (IMAGES / 255, LABELS, "train_x: got float64 .* images must be whole numbers"),
         (IMAGES.astype(int) * 2, LABELS, "train_x: got values from 0 to 318"),
         (np.zeros(10), LABELS, r"train_x: got shape \[10\]"),
-        (np.full((10, 2), 1e300), LABELS, r"got 1e\+300 \(example 0, feature 0\), .* in float32"),
+        (np.diag([0] * 7 + [np.nan]), LABELS[:8], r"NaN or infinite \(example 7\)"),
+        (np.full((10, 2), 1e300), LABELS, r"infinite \(example 0\), .* finite float32 numbers"),
         (np.array([["a"]] * 10), LABELS, "train_x: got an array of type"),
         (np.array([[None]] * 10), LABELS, "train_x: got an array of type object"),
         (np.eye(10), LABELS + 0.5, r"train_y: got the label 0\.5"),
@@ -90,7 +82,7 @@ def test_integer_images_without_channels_become_grey_images():
         (
             np.eye(10),
             LABELS[:9],
-            r"train_y: got int64 of shape \[9\], .* shape \[10\], a label for each example of train_x",
+            r"train_y: got shape \[9\], .* \[10\], a label for each example of train_x",
         ),
         (np.eye(10), LABELS - 1, "train_y: got the label -1"),
     ],

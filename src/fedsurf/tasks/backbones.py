@@ -29,6 +29,8 @@ EFFICIENTNET_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49c
 """Of the weights, which are a pickle: no other bytes are read."""
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of each channel over ImageNet."""
+BATCH_IMAGES = 64
+"""Number of images that pass through a network at a time."""
 
 
 class MissingBackboneError(ImportError):
@@ -38,16 +40,7 @@ class MissingBackboneError(ImportError):
 def make_backbone(
     name: str, *, image_size: int = 160, module: nn.Module | None = None
 ) -> "ModuleBackbone":
-    """Make a backbone.
-
-    Parameters
-    ----------
-    name : str
-        "efficientnet-lite0" or "resnet18"; with a module, any other name.
-    image_size : int
-        The height and width in pixels to which images are resized.
-    module : nn.Module, optional
-        A custom network; see `ModuleBackbone` for its input and output.
+    """Make efficientnet-lite0, resnet18, or a `ModuleBackbone` of a custom module under another name.
 
     Examples
     --------
@@ -78,16 +71,12 @@ class ModuleBackbone:
 
     Parameters
     ----------
-    name : str
-        Its name.
     module : nn.Module
         The network, which does its own normalisation.
     image_size : int
         The height and width in pixels to which images are resized.
     version : str, optional
         The version of its weights in the key of cached features; by default their checksum.
-    batch_size : int
-        The number of images in a batch.
 
     Examples
     --------
@@ -106,15 +95,12 @@ class ModuleBackbone:
         *,
         image_size: int = 160,
         version: str | None = None,
-        batch_size: int = 64,
     ) -> None:
         check_count(image_size, "image_size")
-        check_count(batch_size, "batch_size")
         self.name = name
         self.version = f"{ARITHMETIC}-{version or module_checksum(module)}"
         self._module = module
         self._image_size = image_size
-        self._batch_size = batch_size
 
     def features(self, images: Array, *, progress: bool = False) -> Array:
         """Return float32 features `[examples, features]` of uint8 `[examples, height, width, channels]`."""
@@ -124,20 +110,15 @@ class ModuleBackbone:
                 "uint8 [examples, height, width, channels] with 1 or 3 channels"
             )
         device = next((tensor.device for tensor in self._module.parameters()), torch.device("cpu"))
-        result: Array | None = None
+        parts = []
         bar = Progress(console=Console(stderr=True), disable=not progress)
         with bar, torch.no_grad(), evaluating(self._module):
             step = bar.add_task(self.name, total=len(images))
-            for start in range(0, len(images), self._batch_size):
-                batch = images[start : start + self._batch_size]
-                output = self._forward(resize(batch, self._image_size).to(device))
-                if result is None:
-                    result = np.empty((len(images), output.shape[1]), np.float32)
-                result[start : start + len(batch)] = output
+            for start in range(0, len(images), BATCH_IMAGES):
+                batch = images[start : start + BATCH_IMAGES]
+                parts.append(self._forward(resize(batch, self._image_size).to(device)))
                 bar.advance(step, len(batch))
-        if result is None:
-            raise ValueError("images: got no images, but there must be at least one")
-        return result
+        return np.concatenate(parts)
 
     def _forward(self, batch: Tensor) -> Array:
         output = self._module(batch)

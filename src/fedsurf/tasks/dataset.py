@@ -17,21 +17,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled arrays; `from_arrays` converts arrays of other types and computes the version.
+    """Labelled arrays, which `from_arrays` makes.
 
     Attributes
     ----------
-    name : str
-        The name of the data.
     version : str
         A checksum of the content, which enters the key of cached features.
     train_x, test_x : Array
         Images as uint8 `[examples, height, width, channels]` with 1 or 3 channels, or features as
         float32 `[examples, features]`.
     train_y, test_y : Array
-        Labels as int64 `[examples]`.
-    classes : int
-        The number of classes; labels are `0 … classes − 1`.
+        Labels `0 … classes − 1` as int64, `[examples]`.
     """
 
     name: str
@@ -76,15 +72,13 @@ class Dataset:
         train_x, test_x : Array or Tensor
             Integers between 0 and 255 of shape `[examples, height, width]` or
             `[examples, height, width, channels]` are images; arrays of shape `[examples, features]` are
-            features. Without a test part, `split` divides the training part.
+            features.
         train_y, test_y : Array or Tensor
             Whole numbers from 0 on.
-        name : str
-            The name of the data.
         classes : int, optional
-            The number of classes; by default the largest label plus 1.
+            By default the largest label plus 1.
         test_fraction : float
-            The share of each class that becomes the test part where none is given.
+            The share of each class that becomes the test part if none is given; see `split`.
         argument_names : (str, str)
             The names of the training examples and their labels in errors.
 
@@ -105,7 +99,7 @@ class Dataset:
         if classes is None:
             classes = _count_classes(argument_names[1], np.union1d(y, other_y))
         if test_x is None:
-            _check_part(x, y, classes, argument_names)  # errors name examples before the split
+            _check_part(x, y, classes, argument_names)  # before the split, which renumbers examples
             for_test = split(y, test_fraction)
             x, other_x, y, other_y = x[~for_test], x[for_test], y[~for_test], y[for_test]
             if not (len(x) and len(other_x)):
@@ -121,11 +115,7 @@ def split(labels: Array, test_fraction: float) -> Array:
     """Choose a test part without randomness: of each class, examples at equal distances.
 
     Of the first k examples of a class, `floor(k · test_fraction)` are in the test part, on every machine.
-
-    Returns
-    -------
-    Array
-        True where an example belongs to the test part, `[examples]`.
+    The result is True where an example belongs to the test part, `[examples]`.
 
     Examples
     --------
@@ -170,17 +160,9 @@ def _examples(name: str, values: Array | Tensor) -> Array:
     """Convert examples to float32 features or uint8 images."""
     array = _array(name, values)
     if array.ndim == 2:
-        _check_finite(name, array)
-        with np.errstate(over="ignore"):  # numbers too large for float32 are reported below
+        with np.errstate(over="ignore"):  # `_check_finite` reports numbers too large for float32
             single = array.astype(np.float32)
-        wrong = np.argwhere(~np.isfinite(single))
-        if wrong.size:
-            example, feature = wrong[0]
-            raise ValueError(
-                f"{name}: got {array[example, feature]} (example {example}, feature {feature}), but the "
-                f"largest number in float32 is {np.finfo(np.float32).max:.2g}: change that feature's unit, "
-                "or standardise it"
-            )
+        _check_finite(name, single)
         return single
     if array.ndim not in (3, 4):
         raise ValueError(
@@ -233,30 +215,23 @@ def _check_finite(name: str, array: Array) -> None:
         example = int(np.argwhere(~np.isfinite(array))[0][0])
         raise ValueError(
             f"{name}: got a value that is NaN or infinite (example {example}), "
-            "but all values must be finite"
+            f"but all values must be finite {array.dtype} numbers"
         )
 
 
 def _check_part(x: Array, y: Array, classes: int, names: tuple[str, str]) -> None:
-    """Raise unless a part has images or features, and as many labels of its classes."""
-    images = x.dtype == np.uint8 and x.ndim == 4
-    if not images and not (x.dtype == np.float32 and x.ndim == 2):
-        raise ValueError(
-            f"{names[0]}: got {x.dtype} of shape {list(x.shape)}, but it must be "
-            "uint8 [examples, height, width, channels] or float32 [examples, features]"
-        )
+    """Raise unless a part has examples, and a label of its classes for each."""
     if x.size == 0:
         raise ValueError(f"{names[0]}: got shape {list(x.shape)}, but there must be an example")
-    if images and x.shape[3] not in (1, 3):
+    if x.ndim == 4 and x.shape[3] not in (1, 3):
         raise ValueError(
             f"{names[0]}: got images of shape {list(x.shape[1:])}, "
             "but the last dimension must be the channels, 1 (grey) or 3 (colour)"
         )
-    _check_finite(names[0], x)
-    if y.dtype != np.int64 or y.shape != x.shape[:1]:
+    if y.shape != x.shape[:1]:
         raise ValueError(
-            f"{names[1]}: got {y.dtype} of shape {list(y.shape)}, "
-            f"but it must be int64 of shape [{len(x)}], a label for each example of {names[0]}"
+            f"{names[1]}: got shape {list(y.shape)}, but it must be [{len(x)}], "
+            f"a label for each example of {names[0]}"
         )
     wrong = np.flatnonzero((y < 0) | (y >= classes))
     if wrong.size:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, check_kind, check_number, check_option
+from fedsurf.common.checks import check_count, check_kind, check_option, check_positive
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.randomness import numpy_generator
 from fedsurf.tasks.config import PartitionKind, TaskConfig
@@ -30,14 +30,8 @@ class Partition(Protocol):
     def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Return the labels of each agent's examples, in random order.
 
-        Parameters
-        ----------
-        available : Tensor
-            Number of examples of each class in the pool, int64 `[classes]`.
-        sizes : Tensor
-            Number of examples of each agent, int64 `[agents]`.
-        generator : torch.Generator
-            Source of all randomness.
+        `available[classes]` are the numbers of examples of each class in the pool, and
+        `sizes[agents]` those of each agent, both int64.
         """
         ...
 
@@ -54,7 +48,7 @@ class ClassImbalanced:
 
     def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Draw the task's label counts, shuffle the labels and deal them to the agents."""
-        _check_positive("concentration", self.concentration)
+        check_positive(self.concentration, "concentration")
         classes, total = len(available), int(sizes.sum())
         random = numpy_generator(generator)
 
@@ -79,7 +73,7 @@ class DirichletAgents:
 
     def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Draw each agent's label counts, and shuffle the labels of each agent."""
-        _check_positive("alpha", self.alpha)
+        check_positive(self.alpha, "alpha")
         classes = len(available)
         random = numpy_generator(generator)
 
@@ -95,20 +89,6 @@ class DirichletAgents:
         ]
 
 
-def make_partition(config: TaskConfig) -> Partition:
-    """Return the partition that `config` names.
-
-    Examples
-    --------
-    >>> make_partition(TaskConfig(partition="dirichlet", alpha=0.7))
-    DirichletAgents(alpha=0.7)
-    """
-    check_option(config.partition, PartitionKind, "partition")
-    if config.partition == "dirichlet":
-        return DirichletAgents(config.alpha)
-    return ClassImbalanced(config.concentration)
-
-
 class TaskDistribution:
     """Draws tasks from a pool of labelled examples.
 
@@ -117,7 +97,7 @@ class TaskDistribution:
     x : Tensor
         Features of the pool, `[examples, features]`.
     y : Tensor
-        Their labels, int64 `[examples]`.
+        Their labels `0 … classes − 1`, int64 `[examples]`.
     classes : int
         The number of classes.
     config : TaskConfig
@@ -151,6 +131,7 @@ class TaskDistribution:
         check_kind(config, TaskConfig, "config", "a TaskConfig")
         for name in ("agents", "train_examples", "test_examples"):
             check_count(getattr(config, name), name)
+        check_option(config.partition, PartitionKind, "partition")
         fewest = config.fewest_train_examples
         if fewest is not None and not 1 <= fewest <= config.train_examples:
             raise ValueError(
@@ -171,7 +152,9 @@ class TaskDistribution:
         self.classes = classes if subset is None else subset
         self.features = x.shape[1]
         self._x = x
-        self._partition = make_partition(config)
+        self._partition: Partition = ClassImbalanced(config.concentration)
+        if config.partition == "dirichlet":
+            self._partition = DirichletAgents(config.alpha)
         self._members = [(y == label).nonzero().flatten() for label in range(classes)]
 
     def draw(self, generator: torch.Generator) -> Task:
@@ -197,13 +180,11 @@ class TaskDistribution:
 
     def _draw_classes(self, generator: torch.Generator) -> list[int]:
         """Choose the class of the pool behind each label of the task."""
-        everything = len(self._members)
-        if self.config.permute_labels:
-            return torch.randperm(everything, generator=generator)[: self.classes].tolist()
-        if self.classes < everything:
-            drawn = torch.randperm(everything, generator=generator)[: self.classes]
-            return drawn.sort().values.tolist()
-        return list(range(everything))
+        every = len(self._members)
+        if not self.config.permute_labels and self.classes == every:
+            return list(range(every))
+        drawn: list[int] = torch.randperm(every, generator=generator)[: self.classes].tolist()
+        return drawn if self.config.permute_labels else sorted(drawn)
 
     def _draw_sizes(self, generator: torch.Generator) -> Tensor:
         most, fewest = self.config.train_examples, self.config.fewest_train_examples
@@ -256,13 +237,7 @@ class TaskSampler(Protocol):
 
 @dataclass(frozen=True)
 class MetaTasks:
-    """The three task distributions of a meta-learning experiment; no two share an example.
-
-    Attributes
-    ----------
-    train, validation, test : TaskSampler
-        For meta-training, for validation and tuning, and for meta-test.
-    """
+    """The tasks of meta-training, of validation and tuning, and of meta-test; no two share an example."""
 
     train: TaskSampler
     validation: TaskSampler
@@ -295,7 +270,7 @@ def meta_tasks(
     validation_share : float
         Between 0 and 1, both excluded.
     seed : int
-        Seed of the division of the training part.
+        For the division of the training part.
 
     Examples
     --------
@@ -308,7 +283,6 @@ def meta_tasks(
     >>> meta_tasks(features, config).test.draw(generator(0)).agents
     10
     """
-    check_kind(features, Features, "features", "Features")
     if not 0 < validation_share < 1:
         raise ValueError(
             f"validation_share: got {validation_share}, but it must be between 0 and 1"
@@ -356,9 +330,3 @@ def _feasible_counts(draw: Callable[[], np.ndarray], available: Tensor, total: i
         f"{int(wanted[worst])}, and {MAX_DRAWS} draws found no label distribution that the pool can "
         "serve; take a more even distribution, fewer examples, or sample with replacement"
     )
-
-
-def _check_positive(name: str, value: float) -> None:
-    check_number(value, name)
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}: got {value}, but it must be positive and finite")

@@ -40,9 +40,7 @@ class Features:
     train_x, test_x : Tensor
         float32 `[examples, features]`, centred and scaled by the training part.
     train_y, test_y : Tensor
-        Labels as int64 `[examples]`.
-    classes : int
-        The number of classes; labels are `0 … classes − 1`.
+        Labels `0 … classes − 1` as int64, `[examples]`.
 
     Examples
     --------
@@ -71,15 +69,12 @@ def load_features(
 
     Parameters
     ----------
-    config : FeatureConfig
-        The data and the backbone.
     module : nn.Module, optional
         A custom network, named `config.backbone`; see `ModuleBackbone` for its input and output.
     progress : bool
         Whether to show a bar on the standard error stream while a deep backbone runs.
     cache : bool
-        Whether to read and write the features of deep backbones under `features` in the folder of
-        FEDSURF_HOME, or else in the user's cache.
+        Whether to read and write the features of deep backbones under `features` in `sources.home()`.
     """
     check_kind(config, FeatureConfig, "config", "a FeatureConfig")
     dataset = sources.load(config.source, config.folder, test_fraction=config.test_fraction)
@@ -155,10 +150,9 @@ def _deep_features(
     name = f"{dataset.name}-{backbone.name}"
     found = stored.read(name, content)
     if found is None:
-        parts = {"train": dataset.train_x, "test": dataset.test_x}
         found = {
             part: torch.from_numpy(backbone.features(images, progress=progress))
-            for part, images in parts.items()
+            for part, images in (("train", dataset.train_x), ("test", dataset.test_x))
         }
         stored.write(name, content, found)
     return found["train"].numpy(), found["test"].numpy()
@@ -194,17 +188,7 @@ class Projection:
 
     @staticmethod
     def fit(x: Array, components: int | None, *, rotate: bool = True) -> "Projection":
-        """Fit on training features `[examples, features]`.
-
-        Parameters
-        ----------
-        x : Array
-            The training features.
-        components : int or None
-            The number of principal components to keep; None keeps all.
-        rotate : bool
-            Whether to rotate to the principal axes.
-        """
+        """Fit on training features `[examples, features]`; None keeps all components."""
         features = x.shape[1]
         if rotate and components is not None and not 1 <= components <= features:
             raise ValueError(
@@ -273,25 +257,18 @@ def fingerprint(features: Features) -> dict[str, Any]:
 
 def fingerprint_difference(stored: Any, found: dict[str, Any]) -> str | None:
     """Return in what a fingerprint differs from a stored one; None if it does not."""
-    try:
-        if stored["features"] != found["features"]:
-            return f"the number of features, {found['features']} instead of {stored['features']}"
-        for part in ("train", "test"):
-            then, now = stored[part], found[part]
-            if then["examples"] != now["examples"]:
-                return f"the examples of each class in its {part} part"
-            if not _is_close(then["mean_squares"], now["mean_squares"], 1e-12):
-                return f"the features of its {part} part"
-            size = math.sqrt(max(now["mean_squares"]))
-            if not _is_close(then["projections"], now["projections"], TOLERANCE * size):
-                return f"the signs, the order or the means of the features of its {part} part"
-    except (TypeError, KeyError, ValueError):
-        return "its stored fingerprint, which is damaged"
+    if stored["features"] != found["features"]:
+        return f"the number of features, {found['features']} instead of {stored['features']}"
+    for part in ("train", "test"):
+        then, now = stored[part], found[part]
+        if then["examples"] != now["examples"]:
+            return f"the examples of each class in its {part} part"
+        if not np.allclose(then["mean_squares"], now["mean_squares"], TOLERANCE, 1e-12):
+            return f"the features of its {part} part"
+        size = math.sqrt(max(now["mean_squares"]))
+        if not np.allclose(then["projections"], now["projections"], TOLERANCE, TOLERANCE * size):
+            return f"the signs, the order or the means of the features of its {part} part"
     return None
-
-
-def _is_close(stored: Any, found: Any, absolute: float) -> bool:
-    return np.shape(stored) == np.shape(found) and np.allclose(stored, found, TOLERANCE, absolute)
 
 
 def _fingerprint_of_part(x: Tensor, y: Tensor, classes: int) -> dict[str, Any]:
