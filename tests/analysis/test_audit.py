@@ -374,7 +374,7 @@ class TestAudit:
     @pytest.mark.parametrize(("agents", "expected"), [(2, 0.693), (20, 0.2996), (200, 0.1)])
     def test_random_graphs_are_dense_enough_to_be_connected(self, agents, expected):
         config = replace(STUDY, task=replace(STUDY.task, agents=agents))
-        networks = {name: one for name, _, one in AUDIT._other_networks(config)}
+        networks = {row.name: network for row, network in AUDIT._other_networks(config)}
         found = networks["erdos-renyi"].graph.probability
         assert found == pytest.approx(expected, abs=1e-3)
 

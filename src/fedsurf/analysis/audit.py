@@ -53,32 +53,25 @@ TUNING_TASKS = 3
 
 Expected = Literal["", "chance", "same", "near"]
 
-_DATA_INTERVENTIONS: tuple[tuple[str, str, Expected, Intervention], ...] = (
-    ("blanked", "features blanked", "chance", blank_features),
-    ("shuffled", "labels shuffled", "chance", shuffle_labels),
-    ("renamed", "labels renamed", "same", rename_labels),
-    ("rotated", "features rotated", "same", rotate_features),
-)
-_GRAPHS: tuple[GraphKind, ...] = ("regular", "erdos-renyi", "ring", "torus", "complete")
-
 
 @dataclass(frozen=True)
 class Row:
-    """An intervention and its effect."""
+    """An intervention and its effect; tensors have a value for each task."""
 
     name: str
+    """The name in files."""
     title: str
-    """The name in files, and in tables."""
-    expected: Expected = ""
+    """The name in tables."""
+    expected: Expected = "near"
     """A learner falls to chance, stays the same, or stays near centralised training."""
     accuracy: Tensor | None = None
-    """Pooled accuracy on each task, `[tasks]`; None where the intervention was not possible."""
+    """Pooled accuracy; None where the intervention was not possible."""
     chance: Tensor | None = None
-    """Accuracy on the same tasks without features."""
+    """Accuracy without features."""
     centralised: Tensor | None = None
-    """Accuracy of centralised training on the same tasks."""
+    """Accuracy of centralised training."""
     change: Tensor | None = None
-    """Accuracy minus the untouched accuracy, task by task; None where tasks are others."""
+    """Accuracy minus the untouched accuracy; None where tasks are others."""
     note: str = ""
     """A remark, such as why it was not possible."""
 
@@ -94,6 +87,15 @@ class Row:
             content[name] = None if values is None else float(values.mean())
             content[f"{name}_error"] = None if values is None else finite(standard_error(values))
         return {**content, "note": self.note}
+
+
+_DATA_INTERVENTIONS: tuple[tuple[Row, Intervention], ...] = (
+    (Row("blanked", "features blanked", "chance"), blank_features),
+    (Row("shuffled", "labels shuffled", "chance"), shuffle_labels),
+    (Row("renamed", "labels renamed", "same"), rename_labels),
+    (Row("rotated", "features rotated", "same"), rotate_features),
+)
+_GRAPHS: tuple[GraphKind, ...] = ("regular", "erdos-renyi", "ring", "torus", "complete")
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,10 @@ def audit(
     subject : Subject, Experiment, Transferable, Path or str
         The optimizer: a subject, or what `Subject.of` takes.
     study : Study or None
-        The data, the tasks (at least 2) and the network; the subject's own where None. The first of its
-        seeds is used.
+        The data, the tasks (at least 2) and the network; the subject's own where None. Only the first of
+        its seeds is used.
     other : Study, str or None
-        Other data, or its source: its classes are new to an optimizer whose meta-training lacked them.
+        Other data, or its source, for classes that were not in meta-training.
     agents : sequence of int or None
         Other numbers of agents; half and twice as many as the study's where None.
     progress : callable
@@ -186,10 +188,8 @@ def audit(
         _ = other.features  # unreadable data is an error before the work begins
     runs = _Runs(subject, study, progress)
     data = [runs.on_data(*intervention) for intervention in _DATA_INTERVENTIONS]
-    judged = {row.name: row.accuracy for row in data if row.accuracy is not None}
-    verdict = judge(
-        runs.accuracy, runs.chance, *(judged[name] for name in ("blanked", "shuffled", "renamed"))
-    )
+    accuracies = [row.accuracy for row in data if row.accuracy is not None]
+    verdict = judge(runs.accuracy, runs.chance, *accuracies[:3])
     rows = [runs.untouched, *data, runs.on_other_data(other)]
     if not study.is_custom:  # a subclass may not follow changes of its configuration
         count = config.task.agents
@@ -215,37 +215,34 @@ class _Runs:
             "untouched", "untouched", "", self.accuracy, self.chance, self.centralised
         )
 
-    def on_data(self, name: str, title: str, expected: Expected, intervene: Intervention) -> Row:
+    def on_data(self, row: Row, intervene: Intervention) -> Row:
         """Intervene on every task.
 
         Centralised training is not run again for renamed labels and rotated features, which do not
         change its accuracy: its loss, penalty and start at 0 depend on neither names nor axes.
         """
         tasks = [
-            intervene(task, seeded(self.seed, "audit", name, number))
+            intervene(task, seeded(self.seed, "audit", row.name, number))
             for number, task in enumerate(self.tasks)
         ]
-        accuracy = self._run(title, tasks, self.network)
-        ceiling = self._ceiling(self.method, tasks) if expected == "chance" else self.centralised
-        return Row(
-            name, title, expected, accuracy, _chances(tasks), ceiling, accuracy - self.accuracy
+        accuracy = self._run(row.title, tasks, self.network)
+        same = row.expected == "same"
+        ceiling = self.centralised if same else self._ceiling(self.method, tasks)
+        change = accuracy - self.accuracy
+        return replace(
+            row, accuracy=accuracy, chance=_chances(tasks), centralised=ceiling, change=change
         )
 
-    def over_network(self, name: str, title: str, config: NetworkConfig) -> Row:
+    def over_network(self, row: Row, config: NetworkConfig) -> Row:
         """Run on the same tasks over another network."""
         try:
             network = self.study.network(self.seed, config)
         except ValueError as error:
-            return Row(name, title, "near", note=f"not possible ({error})")
-        accuracy = self._run(title, self.tasks, network)
+            return replace(row, note=f"not possible ({error})")
+        accuracy = self._run(row.title, self.tasks, network)
         change = accuracy - self.accuracy
         return replace(
-            self.untouched,
-            name=name,
-            title=title,
-            expected="near",
-            accuracy=accuracy,
-            change=change,
+            row, accuracy=accuracy, chance=self.chance, centralised=self.centralised, change=change
         )
 
     def with_agents(self, number: int) -> Row:
@@ -255,8 +252,8 @@ class _Runs:
         if network.reporting is not None:
             network = replace(network, reporting=min(network.reporting, number))
         config = replace(config, task=replace(config.task, agents=number), network=network)
-        row = Row(f"agents-{number}", f"agents: {number}", "near")
-        return self._elsewhere(row, Study(config, features=self.study.features))
+        study = Study(config, features=self.study.features)
+        return self._elsewhere(Row(f"agents-{number}", f"agents: {number}"), study)
 
     def on_other_data(self, other: Study | None) -> Row:
         """Run on classes that were not in meta-training, if there are any."""
@@ -267,14 +264,17 @@ class _Runs:
             if other.model.classes > classes and not other.is_custom:
                 task = replace(other.config.task, classes_per_task=classes)
                 other = Study(replace(other.config, task=task), features=other.features)
-            return self._elsewhere(Row("unseen", f"on {name}", "near", note=note), other)
-        row = Row("unseen", "unseen classes", "near")
+            return self._elsewhere(Row("unseen", f"on {name}", note=note), other)
+        row = Row("unseen", "unseen classes")
         if _saw(self.subject, source):
             note = f"not here: its meta-training had all classes of {source}; name other data"
             return replace(row, note=note)
-        note = f"all of {source}, which its meta-training did not have"
         return replace(
-            self.untouched, name=row.name, title=row.title, expected=row.expected, note=note
+            row,
+            accuracy=self.accuracy,
+            chance=self.chance,
+            centralised=self.centralised,
+            note=f"all of {source}, which its meta-training did not have",
         )
 
     def _elsewhere(self, row: Row, study: Study) -> Row:
@@ -323,23 +323,24 @@ def _chances(tasks: Sequence[Task]) -> Tensor:
     return torch.tensor([chance(task) for task in tasks], dtype=torch.float64)
 
 
-def _other_networks(study: StudyConfig) -> list[tuple[str, str, NetworkConfig]]:
+def _other_networks(study: StudyConfig) -> list[tuple[Row, NetworkConfig]]:
     """Return the networks to try: other graphs of the same kind, and stale agents."""
     agents, network = study.task.agents, study.network
     changes = []
     if network.graph.kind == "star":
         if network.reporting is not None and network.reporting < agents:
-            changes.append(("reporting", "all agents report", replace(network, reporting=None)))
+            every = replace(network, reporting=None)
+            changes.append((Row("reporting", "all agents report"), every))
     else:
         # Sparser random graphs of this many agents are often not connected.
         probability = min(1.0, max(0.1, 2 * log(agents) / agents))
         for kind in _GRAPHS:
             if kind != network.graph.kind:
                 graph = GraphConfig(kind=kind, probability=probability)
-                changes.append((kind, f"{kind} graph", replace(network, graph=graph)))
+                changes.append((Row(kind, f"{kind} graph"), replace(network, graph=graph)))
     stale = max(1, round(STALE_SHARE * agents))
     faulty = replace(network, faults=replace(network.faults, stale=stale))
-    return [*changes, ("stale", f"stale agents: {stale}", faulty)]
+    return [*changes, (Row("stale", f"stale agents: {stale}"), faulty)]
 
 
 def _drawable(study: Study, seed: int, note: str) -> tuple[Study, str]:
@@ -359,7 +360,6 @@ def _drawable(study: Study, seed: int, note: str) -> tuple[Study, str]:
 
 def _saw(subject: Subject, source: str) -> bool:
     """Return whether meta-training had data of this source, or of another size of it."""
-    whole, *seen = (
-        name.removesuffix("-mini").removesuffix("-5k") for name in (source, *subject.seen)
-    )
+    names = (source, *subject.seen)
+    whole, *seen = (name.removesuffix("-mini").removesuffix("-5k") for name in names)
     return whole in seen

@@ -27,11 +27,10 @@ from fedsurf.common.statistics import check_confidence, mean_interval, upper_lim
 from fedsurf.common.writing import plain, write_json, write_rows
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.surf import unroll
-from fedsurf.surf.config import DescentConfig
+from fedsurf.surf.config import DescentConfig, GradientExamples
 from fedsurf.surf.constraints import MIN_NORM, slack
 from fedsurf.tasks.task import Task
 
-GradientExamples = Literal["mini-batch", "all"]
 Vacuous = Literal["", "start", "largest", "infinite"]
 
 ROUNDING_ERROR = 1e-12
@@ -55,7 +54,7 @@ class Bound:
     sample_error: float
     """ζ: the violation up to which a constraint counts as satisfied."""
     failure: float
-    """δ: the probability that a layer's constraint fails, by more than the sample error."""
+    """δ: the probability that a layer's constraint fails, by more than ζ."""
     largest_norm: float
     """M: the largest gradient norm."""
     norms: tuple[float, ...]
@@ -83,7 +82,7 @@ class Bound:
 
     @property
     def vacuous(self) -> Vacuous:
-        """Why the last bound gives no information: it is infinite, not below M, or not below the start."""
+        """The reason why the last bound gives no information; empty if it is below M and the start."""
         last = self.values[-1]
         if math.isinf(last):
             return "infinite"
@@ -131,20 +130,17 @@ class Certificate:
     gradient : str
         The gradient norm that was measured, in words.
     layers : DataFrame
-        Measurements at the start, which is layer 0 and has no constraint, and at every layer:
+        Measurements at the start, which is layer 0 and has no constraint, and at every layer. Values
+        are means over meta-test tasks; ``_low`` and ``_high`` are the ends of confidence intervals.
 
-        - ``norm``, ``norm_low``, ``norm_high``, ``norm_spread``: the mean gradient norm E‖∇f(W_l)‖
-          over meta-test tasks, its confidence interval, and its standard deviation.
+        - ``norm``, ``norm_low``, ``norm_high``, ``norm_spread``: E‖∇f(W_l)‖ and the standard deviation.
         - ``largest_norm``: the largest gradient norm of any meta-test or meta-training task.
-        - ``slack``, ``slack_low``, ``slack_high``: the mean of ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖ over
-          meta-test tasks, which is above 0 if violated, and its confidence interval.
+        - ``slack``, ``slack_low``, ``slack_high``: ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖, above 0 if violated.
         - ``slack_limit``: the upper confidence limit of the mean slack, at all layers at once.
-        - ``training_slack``: the mean slack over meta-training tasks.
-        - ``sample_error``: the distance of the two mean slacks.
-        - ``violated``, ``failed``: the shares of meta-test tasks on which the slack is above 0 and above
-          ζ; the latter is the layer's δ.
-        - ``before_where_held``: the mean ‖∇f(W_{l−1})‖ of the tasks on which the constraint did not
-          fail, divided by that of all tasks. The theorems' proof assumes that it is at most 1.
+        - ``training_slack``, ``sample_error``: the slack on meta-training tasks, and its distance from it.
+        - ``violated``, ``failed``: the shares of tasks whose slack is above 0, and above ζ (δ).
+        - ``before_where_held``: ‖∇f(W_{l−1})‖ where the constraint did not fail, divided by that of all
+          tasks. The theorems' proof assumes that it is at most 1.
     per_run : Bound
         As in the proof: δ is the share of runs whose constraint fails, at the worst layer.
     in_mean : Bound
@@ -234,15 +230,15 @@ def certify(
     run : Experiment or Path or str
         A trained experiment, or the folder of one.
     tasks : int
-        The number of meta-test tasks, at least 2; the first are those of `evaluate`.
+        The number of meta-test tasks, at least 2, the same as those of `evaluate`.
     training_tasks : int or None
         The number of meta-training tasks, for the sample error; by default as many as meta-test
         tasks, and at most as many as meta-training had.
     confidence : float
         The level of intervals and limits.
     gradient_examples : {"mini-batch", "all"} or None
-        The examples on which the gradients are taken; those of the constraints where None. On
-        mini-batches their noise makes constraints fail that hold on all examples.
+        The examples on which gradients are taken; those of the constraints where None. The noise of
+        mini-batches makes constraints fail that hold on all examples.
     progress : callable
         Opens a progress bar with a title and a total.
 
@@ -258,14 +254,13 @@ def certify(
     check_count(tasks, "tasks", 2, ", for confidence intervals")
     experiment = run if isinstance(run, Experiment) else Experiment.load(Path(run))
     config, optimizer = experiment.config, experiment.optimizer
-    name, available = optimizer.name, config.surf.tasks
+    available = config.surf.tasks
     count = min(tasks, available) if training_tasks is None else training_tasks
     if not 2 <= count <= available:
         raise ValueError(
             f"training_tasks: got {count}, but it must be from 2 to {available}, as in meta-training"
         )
-    draw = experiment.tasks.train.draw
-    test = experiment.test_tasks(tasks)
+    test, draw = experiment.test_tasks(tasks), experiment.tasks.train.draw
     training = [draw(generator(config.seed, "train-task", number)) for number in range(count)]
     imposed = config.surf.descent
     descent = replace(imposed, gradient_examples=gradient_examples or imposed.gradient_examples)
@@ -285,12 +280,11 @@ def certify(
         advance()
         return norms
 
-    with torch.no_grad(), progress(f"{name}: gradient norms", tasks + count) as advance:
+    with torch.no_grad(), progress(f"{optimizer.name}: gradient norms", tasks + count) as advance:
         norms = [measure(task, "descent", at) for at, task in enumerate(test)]
         others = [measure(task, "certificate", at) for at, task in enumerate(training)]
-    return certificate_of(
-        torch.stack(norms), torch.stack(others), descent, subject=name, confidence=confidence
-    )
+    measured = torch.stack(norms), torch.stack(others)
+    return certificate_of(*measured, descent, subject=optimizer.name, confidence=confidence)
 
 
 def certificate_of(
@@ -321,10 +315,11 @@ def certificate_of(
                 f"{argument}: got infinity or NaN, but no bound holds where an optimizer diverges"
             )
     layers = _measurements(norms, training_norms, descent.epsilon, confidence)
+    largest = {name: float(layers[name].max()) for name in layers}
     bound = partial(
         Bound,
         descent.epsilon,
-        largest_norm=float(layers["largest_norm"].max()),
+        largest_norm=largest["largest_norm"],
         norms=tuple(layers["norm"].tolist()),
     )
     return Certificate(
@@ -334,9 +329,9 @@ def certificate_of(
         confidence,
         _gradient_name(descent),
         layers,
-        bound(float(layers["sample_error"].max()), float(layers["failed"].max())),
-        bound(max(0.0, float(layers["slack_limit"].max())), 0.0),
-        _fall(norms, confidence),
+        per_run=bound(largest["sample_error"], largest["failed"]),
+        in_mean=bound(max(0.0, largest["slack_limit"]), 0.0),
+        fall=_fall(norms, confidence),
     )
 
 

@@ -1,8 +1,7 @@
 """Interventions on a task, by which an audit finds out what an optimizer learns from.
 
-Each takes a task and a generator, and returns another task; none changes the number of examples of an
-agent. Blanking and shuffling leave nothing to learn but the frequencies of the classes; renaming and
-rotating leave as much to learn as before.
+Each takes a task and a generator, and returns another task. Blanking and shuffling leave nothing to
+learn but the frequencies of the classes; renaming and rotating leave as much to learn as before.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ Intervention = Callable[[Task, torch.Generator], Task]
 
 def blank_features(task: Task, generator: torch.Generator) -> Task:  # noqa: ARG001 - nothing is random
     """Replace all training features by 0; labels and test examples stay."""
-    return replace(task, train=_with_features(task.train, torch.zeros_like(task.train.x)))
+    return replace(task, train=replace(task.train, x=torch.zeros_like(task.train.x)))
 
 
 def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
@@ -30,7 +29,7 @@ def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
     labels = task.train.y[real]
     dealt = torch.zeros_like(task.train.y)
     dealt[real] = labels[torch.randperm(len(labels), generator=generator)]
-    return replace(task, train=Examples(task.train.x, dealt, task.train.mask))
+    return replace(task, train=replace(task.train, y=dealt))
 
 
 def rename_labels(task: Task, generator: torch.Generator) -> Task:
@@ -38,7 +37,11 @@ def rename_labels(task: Task, generator: torch.Generator) -> Task:
     order = torch.randperm(task.classes, generator=generator)
     names = torch.empty_like(order)
     names[order] = order.roll(1)
-    return Task(_renamed(task.train, names), _renamed(task.test, names), task.classes)
+    train, test = (
+        replace(part, y=names[part.y].masked_fill(~_real(part), 0))
+        for part in (task.train, task.test)
+    )
+    return Task(train, test, task.classes)
 
 
 def rotate_features(task: Task, generator: torch.Generator) -> Task:
@@ -47,15 +50,15 @@ def rotate_features(task: Task, generator: torch.Generator) -> Task:
     drawn = torch.randn(square, generator=generator, dtype=torch.float64)
     matrix, upper = torch.linalg.qr(drawn)
     matrix = (matrix * upper.diagonal().sign()).to(task.train.x.dtype)  # uniform over all of them
-    train, test = (_with_features(part, part.x @ matrix) for part in (task.train, task.test))
+    train, test = (replace(part, x=part.x @ matrix) for part in (task.train, task.test))
     return Task(train, test, task.classes)
 
 
 def chance(task: Task) -> float:
     """Return the accuracy of always answering the most frequent class of the training examples.
 
-    It is the best accuracy without features, and that of centralised training on blanked ones. Of
-    several equally frequent classes it is the mean, so that renaming does not change it.
+    This is the best accuracy without features. Of several equally frequent classes it is the mean, so
+    that renaming does not change it.
     """
     train, test = (part.y[_real(part)] for part in (task.train, task.test))
     counts = train.bincount(minlength=task.classes)
@@ -65,11 +68,3 @@ def chance(task: Task) -> float:
 
 def _real(part: Examples) -> Tensor:
     return torch.ones_like(part.y, dtype=torch.bool) if part.mask is None else part.mask
-
-
-def _renamed(part: Examples, names: Tensor) -> Examples:
-    return Examples(part.x, names[part.y].masked_fill(~_real(part), 0), part.mask)
-
-
-def _with_features(part: Examples, x: Tensor) -> Examples:
-    return Examples(x, part.y, part.mask)

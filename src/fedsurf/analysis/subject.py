@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from fedsurf import pretrained
@@ -15,9 +16,7 @@ from fedsurf.evaluation.presets import STUDIES
 from fedsurf.models import SoftmaxHead
 from fedsurf.network.config import Shift
 from fedsurf.unrolled import Transferable
-
-PRETRAINED_ROUNDS = 20
-"""Default number of rounds of a pretrained optimizer."""
+from fedsurf.unrolled.config import DEFAULT_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Subject:
     name: str
     """Its name in the verdict."""
     make: Callable[[SoftmaxHead], Algorithm]
-    """Returns the algorithm that trains a head, or raises a ValueError if it cannot train that head."""
+    """Returns the algorithm that trains a head; a ValueError means that it cannot train that one."""
     steps: int
     """The number of its steps."""
     seen: tuple[str, ...] = ()
@@ -56,20 +55,18 @@ class Subject:
         Parameters
         ----------
         optimizer : Experiment, Transferable, Path or str
-            The folder of a run, the name of a pretrained optimizer or a `.safetensors` file of one, or
-            what was loaded from these.
+            An optimizer, or where it is: the folder of a run, the name of a pretrained optimizer or a
+            `.safetensors` file of one.
         rounds : int or None
             The number of rounds of a pretrained optimizer; 20 where None.
         """
         if isinstance(optimizer, Path | str):
             optimizer = _load(optimizer)
         if isinstance(optimizer, Transferable):
-            on, rounds = optimizer.on, PRETRAINED_ROUNDS if rounds is None else rounds
-            algorithm = on(SoftmaxHead(1, 2), rounds)
+            make = partial(optimizer.on, rounds=DEFAULT_ROUNDS if rounds is None else rounds)
+            algorithm = make(SoftmaxHead(1, 2))
             # The meta-training of pretrained optimizers had Fashion-MNIST, and synthetic data.
-            return Subject(
-                algorithm.name, lambda head: on(head, rounds), algorithm.steps, ("fashion-mnist",)
-            )
+            return Subject(algorithm.name, make, algorithm.steps, ("fashion-mnist",))
         if rounds is not None:
             raise ValueError(
                 f"rounds: got {rounds}, but the optimizer of a run takes as many as it has layers"
@@ -87,8 +84,7 @@ class Subject:
             if on_star != from_star:
                 kind = "through a server" if from_star else "over a graph"
                 raise ValueError(
-                    f"study: got {name!r}, but {self.name} was meta-trained {kind}, so it must be a study "
-                    f"{kind}"
+                    f"study: got {name!r}, but it must be {kind}, as {self.name} was meta-trained so"
                 )
             config = replace(config, network=replace(config.network, shift=self.shift))
         return replace(config, seeds=own.seeds)
@@ -116,13 +112,18 @@ def _of_run(experiment: Experiment) -> Subject:
             )
         return optimizer
 
-    study = StudyConfig(
-        data=config.data,
-        task=config.task,
-        network=config.network,
-        validation_share=config.validation_share,
-        seeds=(config.seed,),
+    return Subject(
+        optimizer.name,
+        make,
+        optimizer.steps,
+        seen=(config.data.source,),
+        study=StudyConfig(
+            data=config.data,
+            task=config.task,
+            network=config.network,
+            validation_share=config.validation_share,
+            seeds=(config.seed,),
+        ),
+        shift=config.network.shift,
+        parameters=sum(value.numel() for value in optimizer.parameters()),
     )
-    parameters = sum(value.numel() for value in optimizer.parameters())
-    shift, source = config.network.shift, config.data.source
-    return Subject(optimizer.name, make, optimizer.steps, (source,), study, shift, parameters)

@@ -25,11 +25,11 @@ class Verdict:
     """What an optimizer has learned."""
 
     kind: Kind
-    """One of five, see `judge`."""
+    """One of five kinds; `judge` has the rule."""
     skill: float
     """Its accuracy above chance, untouched."""
     kept: Mapping[str, float]
-    """The share of it that is left with features blanked, labels shuffled and labels renamed."""
+    """The share of its skill that is left with features blanked, labels shuffled and labels renamed."""
 
     def sentence(self, name: str) -> str:
         """Return the verdict on the optimizer of this name in one sentence."""
@@ -68,9 +68,9 @@ def judge(
       more than `MIN_KEPT`.
     - *undecided*: else. The errors are too large; take more tasks.
     """
-    skill = (untouched - chance).double()
-    renaming = (renamed - chance).double()
-    without = [(values - chance).double() for values in (blanked, shuffled)]
+    skill, renaming, *without = (
+        (values - chance).double() for values in (untouched, renamed, blanked, shuffled)
+    )
 
     def remembers(share: float) -> bool:
         return any(_above(left - share * skill) for left in without)
