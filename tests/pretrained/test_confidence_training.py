@@ -23,7 +23,6 @@ from fedsurf.pretrained.recipes.confidence_training import (
     losses_by_factor,
     observe,
     train_confidence,
-    write_observations,
 )
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
@@ -157,18 +156,6 @@ def test_only_confidence_is_trained():
     assert torch.equal(torch.get_rng_state(), state)
     for name, value in learner.named_parameters():
         assert torch.equal(value, before[name]) != name.startswith("confidence.")
-
-
-def test_no_more_stored_observations_are_used_than_configured(tmp_path):
-    learner, problems, file = whole(), WideProblems(SMALL, 3), tmp_path / "observations.safetensors"
-    write_observations(
-        file, [observe(learner, problems.with_rare_classes(0.3), number) for number in range(3)]
-    )
-    train_confidence(learner, problems, ConfidenceConfig(problems=2, steps=3), file=file)
-    other = whole()
-    train_confidence(other, problems, ConfidenceConfig(problems=2, steps=3))
-    pairs = zip(learner.parameters(), other.parameters(), strict=True)
-    assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_a_single_head_is_enough_to_train():

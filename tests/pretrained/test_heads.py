@@ -16,12 +16,10 @@ from fedsurf import pretrained
 from fedsurf.cli.main import run
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import FileError
-from fedsurf.common.writing import write_tensors
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StarNetwork
 from fedsurf.pretrained.config import WEIGHTS_FILE, ConfidenceConfig, PretrainConfig, WideConfig
-from fedsurf.pretrained.recipes import confidence_training
-from fedsurf.pretrained.recipes.heads import OBSERVATIONS_FILE, pretrain
+from fedsurf.pretrained.recipes.heads import pretrain
 from fedsurf.unrolled import TransferableConfig
 
 TINY = PretrainConfig(
@@ -102,68 +100,24 @@ def test_a_stopped_run_resumes_to_the_same_bytes(whole, tmp_path, last):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class StopAtProblem:
-    """A progress bar that raises after a number of problems, and records those that are observed."""
+@contextmanager
+def stop_at_the_second_problem(_title, _total):
+    done = []
 
-    def __init__(self, last, monkeypatch):
-        self.last, self.numbers, plain = last, [], confidence_training.observe
-
-        def observe(optimizer, problems, number):
-            self.numbers.append(number)
-            return plain(optimizer, problems, number)
-
-        monkeypatch.setattr(confidence_training, "observe", observe)
-
-    @contextmanager
-    def __call__(self, _title, total):
-        self.done, self.total = 0, total
-        yield self.advance
-
-    def advance(self):
-        self.done += 1
-        if self.done == self.last:
+    def advance():
+        done.append(1)
+        if len(done) == 2:
             raise Stop
 
+    yield advance
 
-@pytest.mark.parametrize(("every", "again"), [(1, [2]), (2, [2]), (100, [0, 1, 2])])
-def test_a_run_stopped_during_training_of_confidence_resumes_to_the_same_bytes(
-    whole, tmp_path, monkeypatch, every, again
-):
-    monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", every)
+
+def test_a_run_stopped_during_training_of_confidence_resumes_to_the_same_bytes(whole, tmp_path):
     with pytest.raises(Stop):
-        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
+        pretrain(TINY, tmp_path / "run", open_bar=stop_at_the_second_problem)
     assert not (tmp_path / "run" / WEIGHTS_FILE).exists()
-    bar = StopAtProblem(None, monkeypatch)
-    pretrain(TINY, tmp_path / "run", resume=True, open_bar=bar)
-    assert bar.numbers == again
-    assert bar.done == bar.total == 3
-    assert contents(tmp_path / "run") == contents(whole[0])
-
-
-def test_a_run_stopped_after_the_last_observation_resumes_to_the_same_bytes(
-    whole, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", 1)
-    with pytest.raises(Stop):
-        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(3, monkeypatch))
     pretrain(TINY, tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == contents(whole[0])
-
-
-def test_damaged_files_of_observations_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(confidence_training, "SAVE_INTERVAL", 1)
-    with pytest.raises(Stop):
-        pretrain(TINY, tmp_path / "run", open_bar=StopAtProblem(2, monkeypatch))
-    file = tmp_path / "run" / OBSERVATIONS_FILE
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FileError, match=rf"{OBSERVATIONS_FILE}: truncated, damaged"):
-        pretrain(TINY, tmp_path / "run", resume=True)
-    write_tensors(file, {"heads": torch.tensor([2])}, {})
-    with pytest.raises(
-        FileError, match=rf"{OBSERVATIONS_FILE}: damaged, it does not hold observations"
-    ):
-        pretrain(TINY, tmp_path / "run", resume=True)
 
 
 def test_confidence_changes_no_other_parameter(whole, tmp_path):

@@ -6,16 +6,13 @@ losses of some agents' heads on all test examples are computed for many factors 
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from fedsurf.common.files import FileError, read_all_tensors
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.common.writing import write_tensors
 from fedsurf.models import cross_entropy
 from fedsurf.pretrained.config import ConfidenceConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
@@ -30,8 +27,6 @@ OTHER_LAYERS = 2
 """Number of layers of a run after which heads are observed, in addition to the last one."""
 MAX_AGENTS = 4
 """Number of agents whose heads are observed."""
-SAVE_INTERVAL = 100
-"""Number of problems after which observations are written to the file."""
 
 
 @dataclass(frozen=True)
@@ -49,36 +44,16 @@ def train_confidence(
     problems: WideProblems,
     config: ConfidenceConfig,
     open_bar: OpenBar = silent,
-    file: Path | None = None,
 ) -> None:
-    """Train the confidence of an optimizer in place; its other parameters stay the same.
-
-    Parameters
-    ----------
-    optimizer : Transferable
-        An optimizer with a `confidence` that is not trained yet.
-    problems : WideProblems
-        The distribution of problems.
-    config : ConfidenceConfig
-        The settings.
-    open_bar : OpenBar
-        Opens a progress bar with a title and a total.
-    file : Path or None
-        Keeps observations, so that an interrupted call with the same arguments continues from there, to
-        the same bits.
-    """
+    """Train the confidence of an optimizer in place; its other parameters stay the same."""
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to train")
     config.check()
     problems = problems.with_rare_classes(config.rare_share)
-    found = read_observations(file)[: config.problems] if file and file.exists() else []
+    found = []
     with open_bar("learning confidence", config.problems) as advance:
-        for _ in found:
-            advance()
-        for number in range(len(found), config.problems):
+        for number in range(config.problems):
             found.append(observe(optimizer, problems, number))
-            if file is not None and len(found) % SAVE_INTERVAL == 0:
-                write_observations(file, found)
             advance()
     fit(optimizer.confidence, found, config, seeded(problems.seed, "jitter"))
 
@@ -106,27 +81,6 @@ def observe(optimizer: Transferable, problems: WideProblems, number: int) -> Obs
             known.append(rows[chosen])
             losses.append(losses_by_factor(logits, pool.y))
     return Observations(torch.cat(known), torch.cat(losses) / loss_of_guessing(task.classes))
-
-
-def write_observations(file: Path, found: list[Observations]) -> None:
-    """Write the observations of the first problems."""
-    tensors = {
-        "known": torch.cat([one.known for one in found]),
-        "losses": torch.cat([one.losses for one in found]),
-        "heads": torch.tensor([len(one.losses) for one in found]),
-    }
-    write_tensors(file, tensors, {})
-
-
-def read_observations(file: Path) -> list[Observations]:
-    """Read the observations that `write_observations` wrote, those of each problem."""
-    stored = read_all_tensors(file)
-    try:
-        heads = stored["heads"].tolist()
-        known, losses = (torch.split(stored[name], heads) for name in ("known", "losses"))
-    except (KeyError, RuntimeError, TypeError) as error:
-        raise FileError(f"{file}: damaged, it does not hold observations ({error})") from error
-    return [Observations(*one) for one in zip(known, losses, strict=True)]
 
 
 def fit(

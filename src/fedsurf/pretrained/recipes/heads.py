@@ -25,9 +25,6 @@ from fedsurf.unrolled.transferable.optimizer import Transferable
 
 Optimizer = TypeVar("Optimizer", bound=nn.Module)
 
-OBSERVATIONS_FILE = "observations.safetensors"
-"""Observations from which confidence is trained; removed when a run is finished."""
-
 
 def pretrain(
     config: PretrainConfig,
@@ -46,7 +43,8 @@ def pretrain(
     path : Path
         The run's folder, new unless resuming. In the end it holds `optimizer.safetensors`.
     resume : bool
-        Continue from the newest state in the folder, to the same bits as without interruption.
+        Continue meta-training from the newest state in the folder, to the same bits as without
+        interruption. The training of confidence, some minutes, begins anew.
     observers : sequence of Observer
         Get the progress of meta-training.
     open_bar : OpenBar
@@ -58,7 +56,6 @@ def pretrain(
     optimizer = Transferable(shape, generator(config.seed, "parameters"))
     problems = WideProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)
-    observations = path / OBSERVATIONS_FILE
 
     def with_confidence() -> Transferable:
         if not config.optimizer.confidence_width:
@@ -67,12 +64,10 @@ def pretrain(
             return load(path / WEIGHTS_FILE)
         whole = Transferable(config.optimizer, generator(config.seed, "parameters"))
         whole.graph, whole.server = optimizer.graph, optimizer.server
-        train_confidence(whole, problems, config.confidence, open_bar, observations)
+        train_confidence(whole, problems, config.confidence, open_bar)
         return whole
 
-    result = train_into(path, training, config, with_confidence, resume=resume, observers=observers)
-    observations.unlink(missing_ok=True)
-    return result
+    return train_into(path, training, config, with_confidence, resume=resume, observers=observers)
 
 
 def train_into(
