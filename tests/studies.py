@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from fedsurf.evaluation.config import TuneConfig
-from fedsurf.evaluation.entrant import Entrant
+from fedsurf.evaluation.methods import Entrant
 from fedsurf.evaluation.presets import STUDIES
 from fedsurf.evaluation.run import FIELDS, Trajectories
 

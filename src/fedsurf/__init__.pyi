@@ -6,9 +6,9 @@ from .common.randomness import generator as generator
 from .estimator.classifier import FederatedClassifier as FederatedClassifier
 from .evaluation.config import ExperimentConfig as ExperimentConfig
 from .evaluation.config import StudyConfig as StudyConfig
-from .evaluation.entrant import Entrant as Entrant
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.experiment import Experiment as Experiment
+from .evaluation.methods import Entrant as Entrant
 from .evaluation.methods import Method as Method
 from .evaluation.presets import STUDIES as STUDIES
 from .evaluation.presets import preset as preset

@@ -9,10 +9,9 @@ from studies import SMALL
 
 from fedsurf.common.randomness import generator
 from fedsurf.evaluation.config import ExperimentConfig
-from fedsurf.evaluation.environment import Environment
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.presets import STUDIES
-from fedsurf.evaluation.study import Study
+from fedsurf.evaluation.study import Environment, Study
 from fedsurf.network import FaultConfig
 
 

@@ -9,8 +9,7 @@ from studies import BUDGET, SMALL, STAR, UNEQUAL, same
 
 from fedsurf.algorithms import DGD, Start
 from fedsurf.common.randomness import generator
-from fedsurf.evaluation.entrant import Entrant
-from fedsurf.evaluation.methods import METHODS, Choice, LogRange, method_named
+from fedsurf.evaluation.methods import METHODS, Choice, Entrant, LogRange, method_named
 from fedsurf.evaluation.study import Study
 from fedsurf.models import SoftmaxHead
 
@@ -36,16 +35,6 @@ def test_methods_are_chosen_by_name_and_must_run_on_the_network():
         method_named("nothing")
 
 
-def test_a_method_must_have_the_name_under_which_it_is_added(monkeypatch):
-    monkeypatch.setitem(METHODS, "mine", replace(METHODS["dgd"], title="Mine"))
-    for action in (
-        lambda: Study(SMALL).methods(["all"]),
-        lambda: Study(SMALL).run(Entrant("Mine", "mine")),
-    ):
-        with pytest.raises(ValueError, match=r"^methods: got 'mine' .* name 'dgd', but they must"):
-            action()
-
-
 def test_unknown_settings_and_networks_are_named():
     with pytest.raises(ValueError, match=r"settings of dgd: got \['momentum'\]"):
         METHODS["dgd"].make(SoftmaxHead(2, 2), Start(), {"momentum": 0.5})
@@ -55,13 +44,11 @@ def test_unknown_settings_and_networks_are_named():
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1)])
 def test_a_range_must_be_positive_finite_and_in_order(low, high):
-    with pytest.raises(ValueError, match=r"^low, high: got .* but they must be above 0"):
+    with pytest.raises(ValueError, match=r"^(low|high): got .* but it must be"):
         LogRange(low, high)
 
 
 def test_a_choice_needs_values():
-    with pytest.raises(TypeError, match=r"^values: got 3, but it must be a tuple of values"):
-        Choice(3)
     with pytest.raises(ValueError, match=r"^values: got none"):
         Choice(())
 

@@ -15,13 +15,11 @@ from fedsurf.common.files import FileError, read_all_tensors
 from fedsurf.common.writing import write_tensors
 from fedsurf.evaluation import study as study_module
 from fedsurf.evaluation.config import StudyConfig
-from fedsurf.evaluation.entrant import Entrant
-from fedsurf.evaluation.environment import Environment
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.evaluation.methods import METHODS, Method
+from fedsurf.evaluation.methods import METHODS, Entrant, Method
 from fedsurf.evaluation.presets import preset
 from fedsurf.evaluation.run import Trajectories, recorded_steps, run_all
-from fedsurf.evaluation.study import Study
+from fedsurf.evaluation.study import Environment, Study
 from fedsurf.network import Network, NetworkConfig
 from fedsurf.pretrained import load
 
@@ -203,9 +201,9 @@ class TestEntrants:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"method": "dgd", "rounds": 5}, "rounds: got 5 for 'X', but only a pretrained"),
-            ({"method": "dgd", "batch_size": 5}, "batch_size: got 5 for 'X', but only a pretr"),
-            ({"run": "run", "settings": {"a": 1}}, "settings: got {'a': 1} for 'X', but only a m"),
+            ({"method": "dgd", "rounds": 5}, "rounds: got it for 'X', but only a pretrained"),
+            ({"method": "dgd", "batch_size": 5}, "batch_size: got it for 'X', but only a pretr"),
+            ({"run": "run", "settings": {"a": 1}}, "settings: got it for 'X', but only a m"),
         ],
     )
     def test_a_field_of_another_kind_is_refused(self, given, message):

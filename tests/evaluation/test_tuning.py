@@ -12,10 +12,9 @@ from fedsurf.cli.main import run as run_command
 from fedsurf.common.files import FileError
 from fedsurf.evaluation import tuning
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
-from fedsurf.evaluation.environment import resolved
 from fedsurf.evaluation.methods import Setting, method_named
 from fedsurf.evaluation.run import run_all
-from fedsurf.evaluation.study import Study
+from fedsurf.evaluation.study import Study, resolved
 from fedsurf.evaluation.tuning import Trial, Tuned, TunedSettings, tune
 from fedsurf.network import FaultConfig
 from fedsurf.tasks.features import fingerprint

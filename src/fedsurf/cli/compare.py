@@ -16,8 +16,7 @@ from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedsurf.evaluation.comparison import Comparison
-    from fedsurf.evaluation.scores import Score
+    from fedsurf.evaluation.comparison import Comparison, Score
 
 
 def compare(

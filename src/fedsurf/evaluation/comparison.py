@@ -1,10 +1,12 @@
-"""Comparison of methods and trained optimizers on a study, with its files and notes on fairness."""
+"""Comparison of methods and trained optimizers on a study: scores, files and notes on fairness."""
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count
@@ -14,15 +16,162 @@ from fedsurf.common.statistics import finite, standard_error
 from fedsurf.common.text import counted
 from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS, StudyConfig
-from fedsurf.evaluation.entrant import Entrant
+from fedsurf.evaluation.methods import Entrant
 from fedsurf.evaluation.plots import save, study_figure
 from fedsurf.evaluation.run import Trajectories, recorded_steps
-from fedsurf.evaluation.scores import Score, score
 from fedsurf.evaluation.study import Study
 from fedsurf.evaluation.tuning import TunedSettings
 from fedsurf.pretrained import NAMES
 from fedsurf.tasks.features import Features, fingerprint
-from fedsurf.unrolled.config import MAX_ROUNDS, MIN_ROUNDS
+from fedsurf.unrolled.config import check_rounds
+
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the centralised accuracy; scores have the rounds and floats until each is reached."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The cost of reaching a share of the centralised accuracy, the median over tasks."""
+
+    share: float
+    """Share of the centralised accuracy on the same task."""
+    tasks: float
+    """Share of the tasks on which it was reached."""
+    rounds: float | None
+    """The median round; None if it was reached on fewer than half of the tasks."""
+    floats: float | None
+    """Floats per agent until then."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One row of a study's table."""
+
+    label: str
+    """The name of the entrant."""
+    accuracy: dict[int, tuple[float, float | None]]
+    """Pooled accuracy by the number of rounds: mean and standard error over tasks and seeds."""
+    end: tuple[int, float, float | None]
+    """The last round, and the accuracy then: mean and standard error."""
+    spread: float | None
+    """Standard deviation of the last accuracy over tasks and seeds."""
+    gap: tuple[float, float | None]
+    """Centralised accuracy minus the last one on the same task: mean and standard error."""
+    floats: float
+    """Floats per agent at the end."""
+    reached: list[Reached]
+    """The cost of reaching shares of the centralised accuracy."""
+    diverged: list[int]
+    """The rounds at which runs diverged."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, for JSON."""
+        return {
+            "label": self.label,
+            "accuracy": {str(r): {"mean": m, "error": e} for r, (m, e) in self.accuracy.items()},
+            "end": {"round": self.end[0], "mean": self.end[1], "error": self.end[2]},
+            "spread": self.spread,
+            "gap": {"mean": self.gap[0], "error": self.gap[1]},
+            "floats_per_agent": self.floats,
+            "reached": [vars(one) for one in self.reached],
+            "diverged_at_rounds": self.diverged,
+        }
+
+    def to_row(self, counts: Sequence[int]) -> dict[str, Any]:
+        """Return a row of a table, with the accuracy after each of `counts` rounds, None if unknown."""
+        row: dict[str, Any] = {"method": self.label}
+        for rounds in counts:
+            mean, error = self.accuracy.get(rounds, (None, None))
+            row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
+        row |= {"last_round": self.end[0], "accuracy_end": self.end[1]}
+        row |= {"accuracy_end_error": self.end[2], "spread": self.spread}
+        row |= {"gap": self.gap[0], "gap_error": self.gap[1], "floats_per_agent": self.floats}
+        for reached in self.reached:
+            share = round(100 * reached.share)
+            row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}
+        return row | {"diverged": len(self.diverged)}
+
+
+def score(
+    runs: Trajectories, ceiling: Tensor, agents: int, rounds: Sequence[int] = SHOWN_ROUNDS
+) -> Score:
+    """Summarise an entrant's runs as one row of a study's table.
+
+    Parameters
+    ----------
+    runs : Trajectories
+        The runs, as `Study.run` or `run_all` returns them.
+    ceiling : Tensor
+        The accuracy of centralised training on each run's task, `[tasks]`.
+    agents : int
+        The number of agents, by which floats are divided.
+    rounds : sequence of int
+        Rounds after which accuracy is shown.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import fedsurf
+    >>> study = fedsurf.Study(replace(fedsurf.STUDIES["digits"].config, tasks=2, rounds=5))
+    >>> found = score(study.run(fedsurf.Entrant("DGD", "dgd")), study.ceiling(), agents=30)
+    >>> found.end[0], found.gap[0] > 0
+    (5, True)
+    """
+    accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
+    if ceiling.shape != accuracy.shape[:1]:
+        raise ValueError(
+            f"ceiling: got shape {list(ceiling.shape)}, but the runs are of "
+            f"{counted(len(accuracy), 'task')}: it must be [{len(accuracy)}]"
+        )
+    columns = {count: _column(runs.taken, count) for count in rounds}
+    shown = {
+        count: _mean_and_error(accuracy[:, column])
+        for count, column in columns.items()
+        if column is not None
+    }
+    last = accuracy[:, -1]
+    return Score(
+        runs.name,
+        shown,
+        (int(runs.taken[-1]), *_mean_and_error(last)),
+        float(last.std()) if len(last) > 1 else None,
+        _mean_and_error(ceiling - last),
+        float(runs.floats[:, -1].double().mean()) / agents,
+        [_reached(runs, accuracy, ceiling, agents, share) for share in SHARES],
+        [round_ for round_ in runs.diverged if round_ is not None],
+    )
+
+
+def _mean_and_error(values: Tensor) -> tuple[float, float | None]:
+    return float(values.mean()), finite(standard_error(values))
+
+
+def _column(rounds: Tensor, count: int) -> int | None:
+    """Return the last record at or before `count` rounds, None if the run was shorter.
+
+    For a method that does not communicate it is the last record.
+    """
+    if int(rounds[-1]) == 0:
+        return len(rounds) - 1
+    if count > int(rounds[-1]):
+        return None
+    return int((rounds <= count).nonzero()[-1])
+
+
+def _reached(
+    runs: Trajectories, accuracy: Tensor, ceiling: Tensor, agents: int, share: float
+) -> Reached:
+    there = accuracy >= share * ceiling[:, None]
+    arrived = there.any(1)
+    tasks = float(arrived.double().mean())
+    if tasks < 0.5:
+        return Reached(share, tasks, None, None)
+    first = there.int().argmax(1, keepdim=True)
+    rounds, floats = (
+        finite(counts.double().gather(1, first)[:, 0].where(arrived, torch.inf).median())
+        for counts in (runs.rounds, runs.floats.double() / agents)
+    )
+    return Reached(share, tasks, rounds, floats)
 
 
 @dataclass(frozen=True)
@@ -46,7 +195,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the trajectories as plain values, for JSON."""
-        mean, error = float(self.ceiling.mean()), finite(standard_error(self.ceiling))
+        mean, error = _mean_and_error(self.ceiling)
         return {
             "study": to_dict(self.config),
             "tuned": self.tuned,
@@ -71,10 +220,14 @@ class Comparison:
         write_json(folder / "results.json", self.to_dict())
         counts = sorted({count for score in self.scores for count in score.accuracy})
         write_rows(folder / "results.csv", [score.to_row(counts) for score in self.scores])
-        moments = [
-            _moment(runs.name, row, agents) for runs in self.results for row in runs.summary()
-        ]
-        write_rows(folder / "trajectories.csv", moments)
+        rows = []
+        for runs in self.results:
+            for summary in runs.summary():
+                row: dict[str, Any] = {"method": runs.name, "rounds": summary["rounds"]}
+                row["floats_per_agent"] = (summary["floats"] or 0) / agents
+                rest = {k: v for k, v in summary.items() if k not in ("step", "rounds", "floats")}
+                rows.append(row | rest)
+        write_rows(folder / "trajectories.csv", rows)
         figure = study_figure(self.results, self.ceiling, agents)
         for ending in ("png", "svg"):
             save(figure, folder / f"figure.{ending}")
@@ -137,11 +290,21 @@ def compare(
         raise ValueError("methods: got none, but without runs and pretrained there must be some")
     if len(set(runs)) < len(runs):
         raise ValueError(f"runs: got {list(map(str, runs))}, but no two may be equal")
-    _check_depths(pretrained, depths, batch_sizes)
+    chosen = () if tuple(depths) == PRETRAINED_ROUNDS else depths
+    for name, values in (("batch_sizes", batch_sizes), ("depths", chosen)):
+        if values and not pretrained:
+            raise ValueError(
+                f"{name}: got {list(values)}, but only pretrained optimizers take them: "
+                "name one with pretrained"
+            )
+    for size in batch_sizes:
+        check_count(size, "batch_sizes")
+    for depth in depths if pretrained else ():
+        check_rounds(depth, "depths")
     for count in at:
         check_count(count, "at", 0)
     if methods:
-        _check_rounds(at, config.rounds)
+        _check_recorded(at, config.rounds)
     if config.initial_deviation is None and pretrained and not runs:
         config = replace(config, initial_deviation=0.0)  # as pretrained optimizers start
     study = Study(config, cache, features)
@@ -162,7 +325,12 @@ def compare(
         settings = _settings_for(study, tuned)
         different = settings.differences_from(study.config, fingerprint(study.features))
         source = {"file": None if tuned is None else str(tuned), "differences": different}
-        notes += _settings_notes(tuned, different)
+        if different:
+            origin = "that come with fedsurf" if tuned is None else f"of {tuned}"
+            notes.append(
+                f"The settings {origin} were tuned on another study: {', '.join(different)}. "
+                "`fedsurf tune` finds settings for this one."
+            )
         for method in classical:
             if method.name not in settings.methods:
                 raise ValueError(
@@ -191,35 +359,15 @@ def run_label(run: Path, runs: Sequence[Path]) -> str:
     return run.name if [one.name for one in runs].count(run.name) == 1 else str(run)
 
 
-def _check_depths(
-    pretrained: Sequence[str], depths: Sequence[int], batch_sizes: Sequence[int]
-) -> None:
-    chosen = () if tuple(depths) == PRETRAINED_ROUNDS else depths
-    for name, values in (("batch_sizes", batch_sizes), ("depths", chosen)):
-        if values and not pretrained:
-            raise ValueError(
-                f"{name}: got {list(values)}, but only pretrained optimizers take them: "
-                "name one with pretrained"
-            )
-    for size in batch_sizes:
-        check_count(size, "batch_sizes")
-    for depth in depths if pretrained else ():
-        if not MIN_ROUNDS <= depth <= MAX_ROUNDS:
-            raise ValueError(
-                f"depths: got {depth}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
-            )
-
-
-def _check_rounds(at: Sequence[int], rounds: int) -> None:
+def _check_recorded(at: Sequence[int], rounds: int) -> None:
     """Raise unless classical methods, which run for `rounds`, are recorded after these rounds."""
     recorded = recorded_steps(rounds)
     for count in at:
         if count < rounds and count not in recorded:
-            below = max(one for one in recorded if one < count)
-            above = min(one for one in recorded if one > count)
+            above = bisect(recorded, count)
             raise ValueError(
                 f"at: got {count}, but classical methods are not recorded after that many rounds: "
-                f"take {below} or {above}"
+                f"take {recorded[above - 1]} or {recorded[above]}"
             )
 
 
@@ -245,25 +393,11 @@ def _start_notes(study: Study, entrants: Sequence[Entrant], methods: Sequence[st
     with_pretrained = any(one.pretrained is not None for one in entrants)
     if deviation == 0 or not with_pretrained or not (with_runs or methods):
         return []
-    remedy = (
-        "the runs were meta-trained for theirs"
-        if with_runs
-        else "with --initial-deviation 0 all start at W = 0"
-    )
-    return [
-        f"Not the same start: SURF-T starts at W = 0, the others at W_0 ~ N(0, {deviation:g}²); {remedy}."
-    ]
-
-
-def _settings_notes(tuned: Path | None, different: Sequence[str]) -> list[str]:
-    """Return a note if the methods' settings were tuned on another study."""
-    if not different:
-        return []
-    source = "that come with fedsurf" if tuned is None else f"of {tuned}"
-    return [
-        f"The settings {source} were tuned on another study: {', '.join(different)}. "
-        "`fedsurf tune` finds settings for this one."
-    ]
+    remedy = "with --initial-deviation 0 all start at W = 0"
+    if with_runs:
+        remedy = "the runs were meta-trained for theirs"
+    others = f"the others at W_0 ~ N(0, {deviation:g}²)"
+    return [f"Not the same start: SURF-T starts at W = 0, {others}; {remedy}."]
 
 
 def _pretrained_label(name: str, depth: int, size: int | None, names: Sequence[str]) -> str:
@@ -278,11 +412,3 @@ def _pretrained_label(name: str, depth: int, size: int | None, names: Sequence[s
 def _place(file: Path, files: Sequence[Path]) -> Path:
     """Return the folder of a file, or the file itself if several files are in that folder."""
     return file if [one.parent for one in files].count(file.parent) > 1 else file.parent
-
-
-def _moment(method: str, row: Mapping[str, float | None], agents: int) -> dict[str, Any]:
-    """Return the row of trajectories.csv for a recorded round."""
-    floats = row["floats"]
-    rest = {name: value for name, value in row.items() if name not in ("step", "rounds", "floats")}
-    per_agent = None if floats is None else floats / agents
-    return {"method": method, "rounds": row["rounds"], "floats_per_agent": per_agent, **rest}

@@ -17,9 +17,8 @@ from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.statistics import finite, standard_error, within_error
 from fedsurf.common.text import counted
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
-from fedsurf.evaluation.entrant import Entrant
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.evaluation.methods import method_named
+from fedsurf.evaluation.methods import Entrant, method_named
 from fedsurf.evaluation.run import Trajectories
 from fedsurf.evaluation.study import Study
 from fedsurf.surf import DescentConfig, unroll

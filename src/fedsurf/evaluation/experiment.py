@@ -1,20 +1,28 @@
 """An experiment: an environment, an unrolled optimizer, and its meta-training into a run folder."""
 
+from __future__ import annotations
+
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedsurf.algorithms import Start
 from fedsurf.common.checks import check_kind
+from fedsurf.common.configuration import differences
 from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.text import counted
 from fedsurf.common.writing import lock_folder
 from fedsurf.evaluation.config import ExperimentConfig
-from fedsurf.evaluation.environment import Environment
+from fedsurf.evaluation.study import Environment
+from fedsurf.evaluation.tuning import deciding_features
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Network
+from fedsurf.network import GraphConfig, Network, NetworkConfig
 from fedsurf.surf.loop import Observer, RunFolder, meta_train
 from fedsurf.surf.training import FixedProblems, MetaTraining
+from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.distribution import DividedTasks
 from fedsurf.tasks.features import Features, fingerprint, fingerprint_difference
 from fedsurf.tasks.task import Task
@@ -122,7 +130,7 @@ class Experiment:
             return meta_train(training, folder, self.config, observers)
 
     @staticmethod
-    def load(path: str | Path, features: Features | None = None) -> "Experiment":
+    def load(path: str | Path, features: Features | None = None) -> Experiment:
         """Load a run, with the best meta-trained parameters in the optimizer.
 
         Parameters
@@ -134,9 +142,7 @@ class Experiment:
             must not have changed since the run began.
         """
         folder = RunFolder(Path(path))
-        config = read_experiment_config(folder)
-        folder.check_best(config)
-        experiment = Experiment(config, features)
+        experiment = Experiment(_read_config(folder), features)
         if features is None:
             experiment.check_data(folder)
         folder.read_best(experiment.optimizer)
@@ -166,11 +172,52 @@ class Experiment:
                 )
 
 
-def read_experiment_config(folder: RunFolder) -> ExperimentConfig:
-    """Read the configuration of a run; raise if a pretraining command made the folder."""
+def run_digest(run: str | Path) -> str:
+    """Return the checksum of a run's best optimizer."""
+    folder = RunFolder(Path(run))
+    _read_config(folder)
+    with folder.best.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_comparable(
+    run: str | Path, environment: Environment, network: NetworkConfig
+) -> Experiment:
+    """Load a run; raise unless its data, start and kind of network are those of a study."""
+    try:
+        experiment = Experiment.load(run, environment.features)
+    except FileError as error:
+        model = environment.model
+        raise FileError(
+            f"runs: got {run}, but it cannot be used with the study's "
+            f"{counted(model.features, 'feature')} and {model.classes} classes ({error})"
+        ) from error
+
+    def deciding(data: FeatureConfig, start: Start, graph: GraphConfig) -> dict[str, Any]:
+        names = {"initial_mean": start.mean, "initial_deviation": start.deviation}
+        return {"data": deciding_features(data), **names, "server": graph.kind == "star"}
+
+    own = experiment.config
+    found = differences(
+        deciding(own.data, experiment.environment.start, own.network.graph),
+        deciding(environment.config.data, environment.start, network.graph),
+    )
+    if found:
+        raise ValueError(
+            f"runs: got {run}, which cannot be compared fairly here, as it differs in "
+            f"{', '.join(found)}"
+        )
+    experiment.check_data(RunFolder(Path(run)))
+    return experiment
+
+
+def _read_config(folder: RunFolder) -> ExperimentConfig:
+    """Read the configuration of a run and of its best optimizer, which must agree."""
     if "problems" in folder.read_content():
         raise FileError(
             f"{folder.path}: made by a pretraining command, so it has no data of its own; use its "
             "optimizer.safetensors instead, as a pretrained optimizer"
         )
-    return folder.read_config(ExperimentConfig)
+    config = folder.read_config(ExperimentConfig)
+    folder.check_best(config)
+    return config

@@ -1,12 +1,16 @@
-"""The methods that `tune` and `compare` know by name, with the settings that tuning searches."""
+"""Entrants of studies, and the methods that they name, with the settings that tuning searches."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from fedsurf import pretrained
 from fedsurf.algorithms import (
     DGD,
     DSGD,
@@ -29,9 +33,13 @@ from fedsurf.algorithms import (
     Ridge,
     Start,
 )
-from fedsurf.common.checks import check_kind, check_number, check_option
+from fedsurf.common.checks import check_option, check_positive
 from fedsurf.models import Model
-from fedsurf.network import Network
+from fedsurf.network import Network, NetworkConfig
+from fedsurf.tasks.task import Task
+
+if TYPE_CHECKING:
+    from fedsurf.evaluation.study import Environment
 
 Setting = float | int | str | bool | None
 Settings = Mapping[str, Setting]
@@ -46,13 +54,10 @@ class LogRange:
     high: float
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            check_number(getattr(self, name), name)
-        if not 0 < self.low <= self.high < math.inf:
-            raise ValueError(
-                f"low, high: got {self.low} and {self.high}, but they must be above 0 and finite, and "
-                "low no larger than high"
-            )
+        check_positive(self.low, "low")
+        check_positive(self.high, "high")
+        if self.low > self.high:
+            raise ValueError(f"low: got {self.low}, but it must be at most high, {self.high}")
 
     def draw(self, generator: torch.Generator) -> float:
         """Draw a number, rounded to three digits for legible files."""
@@ -67,7 +72,6 @@ class Choice:
     values: tuple[Setting, ...]
 
     def __post_init__(self) -> None:
-        check_kind(self.values, tuple | list, "values", "a tuple of values")
         if not self.values:
             raise ValueError("values: got none, but there must be at least one")
 
@@ -111,17 +115,13 @@ class Method:
 
     def make(self, model: Model, start: Start, settings: Settings) -> Algorithm:
         """Return the algorithm with these settings, and the defaults for others."""
-        self.check(settings)
-        return self.build(model=model, start=start, **{**self.defaults, **settings})
-
-    def check(self, settings: Settings) -> None:
-        """Raise for unknown settings."""
         known = {*self.space, *self.defaults, *self.options}
         unknown = set(settings) - known
         if unknown:
             raise ValueError(
                 f"settings of {self.name}: got {sorted(unknown)}, but it has {sorted(known)}"
             )
+        return self.build(model=model, start=start, **{**self.defaults, **settings})
 
     def draw(self, generator: torch.Generator) -> dict[str, Setting]:
         """Draw settings for one trial of tuning."""
@@ -132,21 +132,22 @@ class Method:
         return self.runs_on == "any" or (self.runs_on == "server") == network.server
 
 
-_STEP = LogRange(0.01, 10.0)
-_BATCH = Choice((10, None))
-_LOCAL_STEPS = Choice((2, 6, 12))
-_MOMENTUM = Choice((0.0, 0.5, 0.9))
-_ACCELERATED = Choice((True, False))
-
 Tunable = tuple[Setting, LogRange | Choice | None]
 """The default of a setting, and the values that tuning searches; None if it is not tuned."""
+
+_STEP = LogRange(0.01, 10.0)
+_PENALTY = LogRange(0.0003, 0.3)
+_MOMENTUM = Choice((0.0, 0.5, 0.9))
+_BATCH: Tunable = (10, Choice((10, None)))
+_LOCAL_STEPS: Tunable = (6, Choice((2, 6, 12)))
+_ACCELERATED: Tunable = (True, Choice((True, False)))
 
 
 def _method(
     name: str,
     title: str,
     build: Callable[..., Algorithm],
-    runs_on: RunsOn,
+    runs_on: RunsOn = "any",
     options: tuple[str, ...] = (),
     **settings: Tunable,
 ) -> Method:
@@ -157,31 +158,26 @@ def _method(
 
 def _server(name: str, title: str, build: Callable[..., Algorithm], **settings: Tunable) -> Method:
     """Return a method of local steps through a server."""
-    return _method(
-        name,
-        title,
-        build,
-        "server",
-        ("weighting",),
-        step_size=(0.3, _STEP),
-        local_steps=(6, _LOCAL_STEPS),
-        batch_size=(10, _BATCH),
+    settings = {
+        "step_size": (0.3, _STEP),
+        "local_steps": _LOCAL_STEPS,
+        "batch_size": _BATCH,
         **settings,
-    )
+    }
+    return _method(name, title, build, "server", ("weighting",), **settings)
 
 
 _ALL = (
-    _method("dgd", "DGD", DGD, "any", step_size=(0.3, _STEP), batch_size=(10, _BATCH)),
-    _method("dsgd", "DSGD", DSGD, "any", step_size=(0.1, _STEP)),
+    _method("dgd", "DGD", DGD, step_size=(0.3, _STEP), batch_size=_BATCH),
+    _method("dsgd", "DSGD", DSGD, step_size=(0.1, _STEP)),
     _method(
         "dfedavgm",
         "DFedAvgM",
         DFedAvgM,
-        "any",
         step_size=(0.03, LogRange(0.003, 1.0)),
-        local_steps=(6, _LOCAL_STEPS),
+        local_steps=_LOCAL_STEPS,
         momentum=(0.9, _MOMENTUM),
-        batch_size=(10, _BATCH),
+        batch_size=_BATCH,
     ),
     _method(
         "gradient-tracking",
@@ -219,33 +215,20 @@ _ALL = (
         server_step_size=(0.1, LogRange(0.01, 1.0)),
         tau=(0.01, LogRange(0.001, 0.1)),
     ),
-    _method("class-means", "class means", ClassMeans, "any", accelerated=(True, _ACCELERATED)),
+    _method("class-means", "class means", ClassMeans, accelerated=_ACCELERATED),
+    _method("lda", "LDA", LDA, shrinkage=(0.1, LogRange(0.001, 0.9)), accelerated=_ACCELERATED),
     _method(
-        "lda",
-        "LDA",
-        LDA,
-        "any",
-        shrinkage=(0.1, LogRange(0.001, 0.9)),
-        accelerated=(True, _ACCELERATED),
-    ),
-    _method(
-        "ridge",
-        "ridge",
-        Ridge,
-        "any",
-        strength=(0.1, LogRange(0.001, 10.0)),
-        accelerated=(True, _ACCELERATED),
+        "ridge", "ridge", Ridge, strength=(0.1, LogRange(0.001, 10.0)), accelerated=_ACCELERATED
     ),
     _method(
         "one-shot",
         "one-shot averaging",
         OneShot,
-        "any",
-        ("weighting",),
-        strength=(0.01, LogRange(0.0003, 0.3)),
-        accelerated=(True, _ACCELERATED),
+        options=("weighting",),
+        strength=(0.01, _PENALTY),
+        accelerated=_ACCELERATED,
     ),
-    _method("local-only", "local only", LocalOnly, "any", strength=(0.01, LogRange(0.0003, 0.3))),
+    _method("local-only", "local only", LocalOnly, strength=(0.01, _PENALTY)),
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
@@ -256,9 +239,112 @@ def method_named(name: str) -> Method:
     """Return the method of that name."""
     if name not in METHODS:
         raise ValueError(f"methods: got {name!r}, but it must be one of {', '.join(METHODS)}")
-    method = METHODS[name]
-    if method.name != name:
-        raise ValueError(
-            f"methods: got {name!r} for a method with the name {method.name!r}, but they must agree"
-        )
-    return method
+    return METHODS[name]
+
+
+def settings_that_fit(
+    method: Method, settings: Settings, tasks: Sequence[Task]
+) -> dict[str, Setting]:
+    """Return settings that suit the numbers of examples that agents have.
+
+    A mini-batch larger than the smallest agent's data becomes all of an agent's data. Where agents have
+    different numbers of examples, a method with the option `weighting` weighs them by these, unless
+    the settings decide: it then minimises what centralised training minimises.
+    """
+    fewest = min(int(task.train.counts.min()) for task in tasks)
+    fitting = dict(settings)
+    wanted = fitting.get("batch_size")
+    if isinstance(wanted, int) and wanted > fewest:
+        fitting["batch_size"] = None
+    unequal = any(int(task.train.counts.min()) < int(task.train.counts.max()) for task in tasks)
+    if unequal and "weighting" in method.options:
+        return {"weighting": "examples", **fitting}
+    return fitting
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method with its settings, or a trained optimizer, in a study.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> fedsurf.Entrant("DGD, fast", "dgd", {"step_size": 1.0}).settings
+    {'step_size': 1.0}
+    >>> fedsurf.Entrant("SURF-T", pretrained="softmax-head", rounds=10).method is None
+    True
+    """
+
+    label: str
+    """The name in tables and figures."""
+    method: str | None = None
+    """The name of a classical method."""
+    settings: Settings = field(default_factory=dict)
+    """Its settings; the method's defaults for others."""
+    run: str | Path | None = None
+    """The folder of an optimizer that `Experiment.train` made."""
+    pretrained: str | Path | None = None
+    """The name or the file of a pretrained optimizer."""
+    rounds: int | None = None
+    """Rounds of a pretrained optimizer; None for 20."""
+    batch_size: int | None = None
+    """Examples to which an agent of a pretrained optimizer fits in a round; None for all."""
+
+    def __post_init__(self) -> None:
+        kinds = ("method", "run", "pretrained")
+        given = [name for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"entrant: got {self.label!r} with {' and '.join(given) or 'nothing to run'}, but it "
+                "must have one of method, run and pretrained"
+            )
+        takers = {"settings": "method", "rounds": "pretrained", "batch_size": "pretrained"}
+        for name, kind in takers.items():
+            if getattr(self, name) not in (None, {}) and kind not in given:
+                raise ValueError(f"{name}: got it for {self.label!r}, but only a {kind} takes it")
+
+    def resolved(self, tasks: Sequence[Task]) -> Entrant:
+        """Return the entrant with all settings of its method, such that they fit the tasks."""
+        if self.method is None:
+            return self
+        method = method_named(self.method)
+        settings = {**method.defaults, **self.settings}
+        return replace(self, settings=settings_that_fit(method, settings, tasks))
+
+    def identity(self) -> Mapping[str, Any] | None:
+        """Return what tells the results from others'; None for a custom method, whose code changes."""
+        if self.pretrained is not None:
+            optimizer = pretrained.digest(self.pretrained, argument="pretrained")
+            sizes = {"rounds": self.rounds, "batch_size": self.batch_size}
+            return {"pretrained": optimizer, **sizes}
+        if self.run is not None:
+            from fedsurf.evaluation.experiment import run_digest
+
+            return {"run": run_digest(self.run)}
+        method = method_named(str(self.method))
+        module = getattr(method.build, "__module__", "")
+        if type(method) is not Method or not module.startswith("fedsurf."):
+            return None
+        return {"algorithm": f"{module}.{method.build.__qualname__}", "settings": self.settings}
+
+    def prepare(
+        self, environment: Environment, network: NetworkConfig, rounds: int
+    ) -> tuple[Algorithm, int, NetworkConfig]:
+        """Return the algorithm, its number of steps, and its network."""
+        if self.run is not None:
+            from fedsurf.evaluation.experiment import load_comparable
+
+            experiment = load_comparable(self.run, environment, network)
+            own = replace(network, shift=experiment.config.network.shift)
+            return experiment.optimizer, experiment.optimizer.steps, own
+        if self.pretrained is not None:
+            optimizer = pretrained.load(self.pretrained, argument="pretrained")
+            unrolled = optimizer.on(environment.model, self.rounds, batch_size=self.batch_size)
+            return unrolled, unrolled.steps, network
+        if network.shift == "laplacian":
+            raise ValueError(
+                f"network.shift: got 'laplacian', which does not average, but {self.method} mixes "
+                "averages: use 'metropolis' or 'adjacency'"
+            )
+        method = method_named(str(self.method))
+        return method.make(environment.model, environment.start, self.settings), rounds, network

@@ -21,7 +21,7 @@ from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
-from fedsurf.evaluation.methods import Method, Setting, Settings
+from fedsurf.evaluation.methods import Method, Setting, Settings, settings_that_fit
 from fedsurf.evaluation.run import run_all
 from fedsurf.models import Model
 from fedsurf.network import Network
@@ -102,26 +102,6 @@ def try_settings(
         trials.append(Trial(fitting, float(runs.pooled_accuracy.nan_to_num(0.0).mean())))
         on_trial()
     return Tuned(method.name, sorted(trials, key=lambda trial: -trial.score))
-
-
-def settings_that_fit(
-    method: Method, settings: Settings, tasks: Sequence[Task]
-) -> dict[str, Setting]:
-    """Return settings that suit the numbers of examples that agents have.
-
-    A mini-batch larger than the smallest agent's data becomes all of an agent's data. Where agents have
-    different numbers of examples, a method with the option `weighting` weighs them by these, unless
-    the settings decide: it then minimises what centralised training minimises.
-    """
-    fewest = min(int(task.train.counts.min()) for task in tasks)
-    fitting = dict(settings)
-    wanted = fitting.get("batch_size")
-    if isinstance(wanted, int) and wanted > fewest:
-        fitting["batch_size"] = None
-    unequal = any(int(task.train.counts.min()) < int(task.train.counts.max()) for task in tasks)
-    if unequal and "weighting" in method.options:
-        return {"weighting": "examples", **fitting}
-    return fitting
 
 
 @dataclass(frozen=True)

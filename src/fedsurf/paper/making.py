@@ -13,9 +13,8 @@ from fedsurf.analysis.audit import audit
 from fedsurf.analysis.certificate import certify
 from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
-from fedsurf.evaluation.entrant import Entrant
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.evaluation.methods import Setting, method_named
+from fedsurf.evaluation.methods import Entrant, Setting, method_named
 from fedsurf.evaluation.run import Trajectory
 from fedsurf.evaluation.study import Study
 from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactKind, ArtifactStore, Made

@@ -79,12 +79,12 @@ class GradientTransferConfig:
         check_count(self.local_steps, "local_steps", 2, why)
 
 
-def check_rounds(rounds: int) -> None:
+def check_rounds(rounds: int, argument: str = "rounds") -> None:
     """Validate the number of rounds of a run."""
-    check_whole(rounds, "rounds")
+    check_whole(rounds, argument)
     if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
         raise ValueError(
-            f"rounds: got {rounds}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
+            f"{argument}: got {rounds}, but it must be between {MIN_ROUNDS} and {MAX_ROUNDS}"
         )
 
 
