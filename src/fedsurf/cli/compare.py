@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from fedsurf.cli.choices import AnyStudy
-from fedsurf.common.text import counted
+from fedsurf.common.checks import counted
 from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS
 

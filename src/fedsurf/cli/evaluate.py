@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from fedsurf.common.text import counted
+from fedsurf.common.checks import counted
 from fedsurf.common.writing import write_json
 
 if TYPE_CHECKING:

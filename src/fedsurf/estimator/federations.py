@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedsurf.common.checks import check_whole
-from fedsurf.common.text import counted
+from fedsurf.common.checks import check_whole, counted
 from fedsurf.estimator.validation import Array, check_not_masked
 from fedsurf.network import (
     Calling,

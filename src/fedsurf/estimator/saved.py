@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from fedsurf.common.checks import check_kind
+from fedsurf.common.checks import check_kind, counted, listed
 from fedsurf.common.files import FileError, read_all_tensors, read_metadata
-from fedsurf.common.text import counted, listed
 from fedsurf.common.writing import write_tensors
 
 Array = NDArray[Any]

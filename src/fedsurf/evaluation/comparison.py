@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_count
+from fedsurf.common.checks import check_count, counted
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.statistics import finite, standard_error
-from fedsurf.common.text import counted
 from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS, StudyConfig
 from fedsurf.evaluation.methods import Entrant

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.algorithms import Start
-from fedsurf.common.checks import check_kind
+from fedsurf.common.checks import check_kind, counted
 from fedsurf.common.configuration import differences
 from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.common.text import counted
 from fedsurf.common.writing import lock_folder
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.study import Environment

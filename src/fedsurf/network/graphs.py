@@ -6,9 +6,8 @@ from typing import get_args
 import networkx as nx
 import torch
 
-from fedsurf.common.checks import check_count, check_kind, check_share, check_whole
+from fedsurf.common.checks import check_count, check_kind, check_share, check_whole, counted
 from fedsurf.common.randomness import next_seed
-from fedsurf.common.text import counted
 from fedsurf.network.config import GraphConfig, GraphKind
 
 MAX_DRAWS = 100

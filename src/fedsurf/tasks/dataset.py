@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsurf.common.checks import check_count
-from fedsurf.common.text import counted
+from fedsurf.common.checks import check_count, counted
 from fedsurf.tasks.config import TEST_FRACTION
 
 Array = NDArray[Any]
