@@ -94,11 +94,10 @@ def test_second_derivatives_equal_those_of_the_plain_formula():
 
 
 @pytest.mark.parametrize("numbers_at_once", [1, 900, 10**9], ids=["rows", "blocks", "whole"])
-def test_steps_and_state_equal_those_of_torch_adam(numbers_at_once):
+def test_steps_and_state_equal_those_of_torch_adam(numbers_at_once, monkeypatch):
+    monkeypatch.setattr("fedsurf.surf.factored_adam.NUMBERS_AT_ONCE", numbers_at_once)
     ours, theirs = perceptron(10), perceptron(10)
-    adam = FactoredAdam(
-        ours.parameters(), lr=0.1, betas=(0.8, 0.9), numbers_at_once=numbers_at_once
-    )
+    adam = FactoredAdam(ours.parameters(), lr=0.1, betas=(0.8, 0.9))
     reference = torch.optim.Adam(theirs.parameters(), lr=0.1, betas=(0.8, 0.9))
     for step in range(4):
         batch = draw(20 + step, 4, 13)
@@ -148,8 +147,8 @@ def test_a_restored_state_of_several_blocks_continues_to_the_same_bits():
 def test_meta_training_equals_the_plain_implementation(activation, monkeypatch):
     """The plain implementation: autograd, whole gradients, torch's Adam."""
     monkeypatch.setattr("fedsurf.surf.factored_adam.ROW_MULTIPLE", 4)
+    monkeypatch.setattr("fedsurf.surf.factored_adam.NUMBERS_AT_ONCE", 100)  # several blocks
     ours = meta_training(activation=activation)
-    ours._adam._numbers_at_once = 100  # several blocks of each matrix
     start = [value.detach().clone() for value in ours.optimizer.parameters()]
     records = [ours.step() for _ in range(8)]
     assert records[-1].largest_multiplier > 0.1

@@ -11,9 +11,9 @@ from typing import Any
 from fedsurf.algorithms import Start
 from fedsurf.common.checks import check_kind, counted
 from fedsurf.common.configuration import differences
-from fedsurf.common.files import FileError
+from fedsurf.common.files import FileError, read_json
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.common.writing import lock_folder
+from fedsurf.common.writing import lock_folder, write_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.study import Environment
 from fedsurf.evaluation.tuning import deciding_features
@@ -120,7 +120,7 @@ class Experiment:
             if begun:
                 self.check_data(folder)
             else:
-                folder.write_data(fingerprint(self.features))
+                write_json(folder.data, fingerprint(self.features))
             surf = self.config.surf
             # Start from θ as drawn, even if this object was trained before.
             self.__dict__.pop("optimizer", None)
@@ -149,7 +149,7 @@ class Experiment:
 
     def check_data(self, folder: RunFolder) -> None:
         """Raise where the data is not that with which the run in a folder began."""
-        found = fingerprint_difference(folder.read_data(), fingerprint(self.features))
+        found = fingerprint_difference(read_json(folder.data), fingerprint(self.features))
         if found is not None:
             raise FileError(
                 f"{folder.path}: the data, {self.config.data.source}, is not what this run was "

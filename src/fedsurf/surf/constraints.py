@@ -36,7 +36,7 @@ class Unrolled(Algorithm, Protocol):
 
 
 class UnrolledOptimizer(Protocol):
-    """Learned parameters θ, and the algorithm whose layers they are: the object that SURF trains."""
+    """The object that SURF trains: learned parameters θ, and the algorithm whose layers they are."""
 
     @property
     def constraints(self) -> int:
@@ -88,23 +88,20 @@ def gradient_norm(
 def can_batch_norms(
     model: Model, examples: Examples, share: Tensor, gradient_of: GradientOf
 ) -> bool:
-    """Whether `batched_norms` applies: softmax heads at average weights, agents weighted by examples."""
-    return (
-        isinstance(model, SoftmaxHead)
-        and gradient_of == "average"
-        and _weighted_by_examples(share, examples)
-    )
+    """Whether `batched_norms` can replace `gradient_norm`."""
+    averages = isinstance(model, SoftmaxHead) and gradient_of == "average"
+    return averages and _weighted_by_examples(share, examples)
 
 
 def batched_norms(model: Model, averages: Sequence[Tensor], examples: Examples) -> Tensor:
-    """Return `gradient_norm` of several average weights, each `[parameters]`, where `can_batch_norms`."""
+    """Return `gradient_norm` at several average weights, each `[parameters]`."""
     gradients = model.gradient(torch.stack(list(averages)), examples.pooled())
     lengths: Tensor = torch.linalg.vector_norm(gradients, dim=1)
     return lengths
 
 
 def _weighted_by_examples(share: Tensor, examples: Examples) -> bool:
-    """Whether agents are weighted by examples: f is then the loss of one agent that holds them all."""
+    """Whether agents are weighted by examples, so that f is the loss over all examples."""
     counts = examples.counts.to(share.dtype)
     return torch.allclose(share, counts / counts.sum(), atol=0)
 
@@ -124,8 +121,8 @@ def unroll(
     """Run `layers` steps of an optimizer on a task, measuring the gradient norm after each.
 
     Returns the agents' last weights, `[agents, parameters]`, and ‖∇f(W_0)‖ … ‖∇f(W_L)‖,
-    `[layers + 1]`. The gradients' mini-batches are drawn independently of those that the layers see,
-    so that each is an unbiased estimate of the gradient.
+    `[layers + 1]`. The mini-batches of the gradients are independent of those that the layers see,
+    so that the estimates are unbiased.
     """
     batches, gradients, links = (
         seeded(seed, purpose, *path) for purpose in ("layers", "gradients", "network")

@@ -25,20 +25,13 @@ class FactoredAdam(torch.optim.Adam):
     """Torch's fused Adam, which takes the gradient of a `SharedMatrix` as factors.
 
     Its state and arguments are those of `torch.optim.Adam`, and so are the updates of all other
-    parameters. `numbers_at_once` elements of a gradient are formed at a time, or 16 rows if those
-    are more.
+    parameters.
     """
 
     def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        numbers_at_once: int = NUMBERS_AT_ONCE,
+        self, parameters: Iterable[nn.Parameter], *, lr: float, betas: tuple[float, float]
     ) -> None:
         super().__init__(parameters, lr=lr, betas=betas, fused=True)
-        self._numbers_at_once = numbers_at_once
         # The parent's step then finds no gradient for the parameters updated here.
         self.register_step_pre_hook(self._step_by_factors)
 
@@ -86,7 +79,7 @@ class FactoredAdam(torch.optim.Adam):
         slopes, inputs = (torch.cat(side) for side in zip(*value.factors or (), strict=True))
         moments = self._moments(value)
         rows, columns = value.shape
-        block = max(1, self._numbers_at_once // (columns * ROW_MULTIPLE)) * ROW_MULTIPLE
+        block = max(1, NUMBERS_AT_ONCE // (columns * ROW_MULTIPLE)) * ROW_MULTIPLE
         buffer = value.new_empty(min(block, rows), columns)
         beta1, beta2 = group["betas"]
         for start in range(0, rows, block):

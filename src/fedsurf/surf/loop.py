@@ -29,7 +29,7 @@ from fedsurf.common.writing import (
     write_json,
     write_tensors,
 )
-from fedsurf.surf.config import SelectBy
+from fedsurf.surf.config import SelectBy, SurfConfig
 from fedsurf.surf.constraints import UnrolledOptimizer
 from fedsurf.surf.training import MetaTraining, StepRecord, ValidationRecord
 
@@ -67,12 +67,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.best = path / "best.safetensors"
+        self.data = path / "data.json"
 
     def is_new(self) -> bool:
         """Whether the folder is empty, or holds only files of a run that ended before its first state."""
         if not self.path.is_dir():
             return True
-        early = {self.path / name for name in ("config.json", "data.json", "tensorboard")}
+        early = {self.path / "config.json", self.data, self.path / "tensorboard"}
         return set(self.path.iterdir()) <= {*early, *self.path.glob(TEMPORARY_PATTERN)}
 
     def begin(self, config: Any, *, resume: bool) -> None:
@@ -123,14 +124,6 @@ class RunFolder:
                 f"config.json; they differ in {', '.join(found)}"
             )
 
-    def write_data(self, data: dict[str, Any]) -> None:
-        """Store the fingerprint of the data."""
-        write_json(self.path / "data.json", data)
-
-    def read_data(self) -> Any:
-        """Read the fingerprint of the data."""
-        return read_json(self.path / "data.json")
-
     def read_best(self, optimizer: UnrolledOptimizer) -> dict[str, Any]:
         """Copy the best θ into `optimizer`; return its metadata: configuration, rule, validation."""
         return read_tensors_into(self.best, dict(optimizer.named_parameters()))
@@ -141,13 +134,12 @@ class RunFolder:
         older = self._states()
         if final in older:
             return
+        validations = [asdict(record) for record in records]
         with new_folder(final) as folder:
             for group, tensors in training.state().items():
                 write_tensors(folder / f"{group}.safetensors", tensors, {})
-            validations = [asdict(record) for record in records]
-            write_json(
-                folder / "progress.json", {**_settings(training), "validations": validations}
-            )
+            progress = {**_settings(training), "validations": validations}
+            write_json(folder / "progress.json", progress)
         for state in older:
             shutil.rmtree(state)
 
@@ -179,7 +171,7 @@ class RunFolder:
         return records
 
     def write_log(self, records: list[ValidationRecord], rules: dict[int, str]) -> None:
-        """Write the log: each validation, and the rule by which it became the best, if it did."""
+        """Write each validation, and the rule by which it became the best, if it did."""
         with replacing(self.path / "log.jsonl") as temporary, temporary.open("w") as file:
             for record in records:
                 judged = {"feasible": record.feasible, "best_by": rules.get(record.step)}
@@ -195,7 +187,7 @@ def _settings(training: MetaTraining) -> Any:
 
 
 def _validation(stored: dict[str, Any]) -> ValidationRecord:
-    """Rebuild a validation record; JSON stores the infinite error of a single task as null."""
+    """Rebuild a validation; JSON stores the infinite error of a single task as null."""
     record = ValidationRecord(**stored)
     errors = [math.inf if error is None else error for error in record.slack_error]
     return replace(record, slack_error=errors)
@@ -222,6 +214,17 @@ def choose(
     return min(records, key=lambda record: record.violation), INFEASIBLE_RULE
 
 
+def best_rules(records: list[ValidationRecord], surf: SurfConfig) -> dict[int, str]:
+    """Return the rule that chose each validation which was the best so far, by its step."""
+    rules = {}
+    for count, record in enumerate(records, 1):
+        constrained = surf.descent.constrained
+        best, rule = choose(records[:count], constrained=constrained, by=surf.select_by)
+        if best is record:
+            rules[record.step] = rule
+    return rules
+
+
 def meta_train(
     training: MetaTraining,
     folder: RunFolder,
@@ -230,21 +233,8 @@ def meta_train(
 ) -> dict[str, Any]:
     """Run meta-training into a folder, from the newest state there; leave the best θ in its optimizer.
 
-    Parameters
-    ----------
-    training : MetaTraining
-        At its beginning.
-    folder : RunFolder
-        The folder for the log, the best optimizer and the states. A finished run is only read.
-    config : Any
-        The resolved configuration, which is stored with θ.
-    observers : sequence of Observer
-        Listeners, such as progress bars.
-
-    Returns
-    -------
-    dict
-        The metadata of the best optimizer: configuration, rule, validation.
+    Returns the metadata of the best optimizer: the resolved `config`, the rule that chose it, and its
+    validation. A finished run is only read.
 
     Examples
     --------
@@ -262,18 +252,6 @@ def meta_train(
     """
     surf, stored = training.config, to_dict(config)
     records = folder.read_state(training)
-    rules: dict[int, str] = {}
-
-    def judge(count: int) -> bool:
-        """Return whether the last of the first `count` validations is the best of them."""
-        some = records[:count]
-        best, rule = choose(some, constrained=surf.descent.constrained, by=surf.select_by)
-        if best is some[-1]:
-            rules[best.step] = rule
-        return best is some[-1]
-
-    for count in range(1, len(records) + 1):
-        judge(count)
     for observer in observers:
         observer.on_start(training.step_count, surf.steps)
     while training.step_count < surf.steps:
@@ -285,14 +263,13 @@ def meta_train(
         with training.averaged():
             record = training.validate()
             records.append(record)
-            if judge(len(records)):
-                write_tensors(
-                    folder.best,
-                    dict(training.optimizer.named_parameters()),
-                    {"config": stored, "rule": rules[record.step], "validation": asdict(record)},
-                )
+            rules = best_rules(records, surf)
+            rule = rules.get(record.step)
+            if rule is not None:
+                about = {"config": stored, "rule": rule, "validation": asdict(record)}
+                write_tensors(folder.best, dict(training.optimizer.named_parameters()), about)
         folder.write_log(records, rules)
         folder.write_state(training, records)
         for observer in observers:
-            observer.on_validation(record, rules.get(record.step))
+            observer.on_validation(record, rule)
     return folder.read_best(training.optimizer)

@@ -17,7 +17,13 @@ import cooper
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, check_option
+from fedsurf.common.checks import (
+    check_below_one,
+    check_count,
+    check_not_negative,
+    check_option,
+    check_positive,
+)
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import standard_error, within_error
 from fedsurf.models import Model, SoftmaxHead
@@ -39,12 +45,12 @@ from fedsurf.tasks.task import Examples, Task
 
 @dataclass(frozen=True)
 class Problem:
-    """A task, the network and model with which it is trained, and the number of rounds."""
+    """A task with its network, number of rounds and model."""
 
     task: Task
     network: Network
     rounds: int | None = None
-    """Number of communication rounds; None for the optimizer's own."""
+    """Communication rounds; None for the optimizer's own."""
     trained: Model | None = None
     """The agents' model; None for a softmax head."""
 
@@ -73,13 +79,10 @@ class FixedProblems:
     """The paper's problems: one network, and a fixed set of tasks from which every step takes one."""
 
     tasks: MetaTasks
-    """The task distributions."""
     network: Network
-    """The network of all tasks."""
     count: int
     """Number of different meta-training tasks, the paper's Q."""
     seed: int
-    """Seed of the tasks."""
 
     def training(self, number: int) -> Problem:
         """Return one of the meta-training tasks, drawn at random."""
@@ -133,8 +136,9 @@ class ValidationRecord:
     @property
     def holding(self) -> list[bool]:
         """Which constraints hold within two standard errors."""
-        held = within_error(torch.tensor(self.slack), torch.tensor(self.slack_error))
-        return [bool(one) for one in held]
+        slack, error = torch.tensor(self.slack), torch.tensor(self.slack_error)
+        held: list[bool] = within_error(slack, error).tolist()
+        return held
 
     @property
     def violation(self) -> float:
@@ -143,18 +147,9 @@ class ValidationRecord:
 
 
 class MetaTraining:
-    """SURF's primal-dual steps. Everything random is a function of seed and step.
+    """SURF's primal-dual steps, which train an optimizer in place.
 
-    Parameters
-    ----------
-    optimizer : UnrolledOptimizer
-        The optimizer, trained in place.
-    problems : Problems
-        The source of problems for meta-training and validation.
-    config : SurfConfig
-        The configuration.
-    seed : int
-        The seed.
+    Everything random is a function of seed and step.
 
     Examples
     --------
@@ -169,12 +164,7 @@ class MetaTraining:
     """
 
     def __init__(
-        self,
-        optimizer: UnrolledOptimizer,
-        problems: Problems,
-        config: SurfConfig,
-        *,
-        seed: int = 0,
+        self, optimizer: UnrolledOptimizer, problems: Problems, config: SurfConfig, *, seed: int = 0
     ) -> None:
         _check(config)
         self.optimizer, self.problems = optimizer, problems
@@ -241,12 +231,8 @@ class MetaTraining:
                 )
         self.step_count += 1
         self._average()
-        return StepRecord(
-            self.step_count,
-            loss.item(),
-            slacks.detach().max().item(),
-            self.multipliers.max().item(),
-        )
+        worst, largest = slacks.detach().max().item(), self.multipliers.max().item()
+        return StepRecord(self.step_count, loss.item(), worst, largest)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -282,9 +268,8 @@ class MetaTraining:
         config, task = self.config, problem.task
         share = task.agent_weights(config.weighting)
         if config.loss_on == "pooled":
-            losses = pooled_losses(
-                model, weights, test, config.calibrated_share, config.calibration_examples
-            )
+            calibration = config.calibrated_share, config.calibration_examples
+            losses = pooled_losses(model, weights, test, *calibration)
         else:
             losses = model.loss(weights, test)
         loss = share @ losses
@@ -298,7 +283,7 @@ class MetaTraining:
 
     @torch.no_grad()
     def _average(self) -> None:
-        # A smaller decay in early steps, so that the initial θ is forgotten soon.
+        # The decay is smaller in early steps, to forget the initial θ soon.
         share = min(self.config.averaging, (1 + self.step_count) / (10 + self.step_count))
         for name, value in self.optimizer.named_parameters():
             if name in self._averages:
@@ -373,9 +358,8 @@ class MetaTraining:
 
 def _check(config: SurfConfig) -> None:
     """Validate the configuration."""
-    for name in ("steps", "tasks", "validate_every", "validation_tasks"):
+    for name in ("steps", "tasks", "validate_every", "validation_tasks", "calibration_examples"):
         check_count(getattr(config, name), name)
-    check_count(config.calibration_examples, "calibration_examples")
     check_option(config.loss_on, LossOn, "loss_on")
     check_option(config.select_by, SelectBy, "select_by")
     check_option(config.descent.gradient_examples, GradientExamples, "gradient_examples")
@@ -385,14 +369,10 @@ def _check(config: SurfConfig) -> None:
             "but it must be between 0 and 1, and above 0 only with 'pooled'"
         )
     for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
-        rate = getattr(config, name)
-        if rate is not None and not 0 <= rate < math.inf:
-            raise ValueError(f"{name}: got {rate}, but it must be a finite number, at least 0")
+        if getattr(config, name) is not None:
+            check_not_negative(getattr(config, name), name)
     for name in ("second_moment_decay", "averaging"):
-        decay = getattr(config, name)
-        if not 0 <= decay < 1:
-            raise ValueError(f"{name}: got {decay}, but it must be at least 0 and below 1")
+        check_below_one(getattr(config, name), name)
     for name in ("clip", "skip_above"):
-        limit = getattr(config, name)
-        if limit is not None and not 0 < limit < math.inf:
-            raise ValueError(f"{name}: got {limit}, but it must be positive and finite, or None")
+        if getattr(config, name) is not None:
+            check_positive(getattr(config, name), name)
