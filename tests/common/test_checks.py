@@ -158,6 +158,6 @@ def test_arguments_that_python_itself_would_refuse_are_named():
 
 
 def test_numbers_of_numpy_and_torch_are_numbers():
-    assert LossyNetwork(RING, np.float32(0.1), seeded(0)).active
+    assert not LossyNetwork(RING, np.float32(0.1), seeded(0)).reliable
     assert StaleNetwork(RING, np.int64(2), seeded(0)).stale == 2
     assert DGD(HEAD, torch.tensor(0.1)).step_size == pytest.approx(0.1)

@@ -2,8 +2,8 @@
 
 import torch
 
-from fedsurf.common.checks import check_kind, check_option
-from fedsurf.network.config import Calling, FaultConfig, LostWeights, NetworkConfig, Shift
+from fedsurf.common.checks import check_kind, check_option, check_share
+from fedsurf.network.config import FaultConfig, LostWeights, NetworkConfig, Shift
 from fedsurf.network.faults import LeavingNetwork, LossyNetwork, StaleNetwork
 from fedsurf.network.graphs import make_graph
 from fedsurf.network.network import Network
@@ -22,17 +22,9 @@ def shift_of(config: NetworkConfig) -> Shift:
 
 
 def make_network(config: NetworkConfig, agents: int, generator: torch.Generator) -> Network:
-    """Build the network of a configuration.
+    """Build the network of a configuration, for a number of agents without a server.
 
-    Parameters
-    ----------
-    config : NetworkConfig
-        The graph, the shift operator and faults.
-    agents : int
-        Number of agents, without a server.
-    generator : torch.Generator
-        Draws random graphs; also the source of randomness of the network itself: the agents that
-        report, and faults.
+    The generator draws the graph, and then the agents that report in a round, and faults.
 
     Examples
     --------
@@ -45,7 +37,6 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
     """
     check_kind(config, NetworkConfig, "config", "a NetworkConfig")
     check_kind(generator, torch.Generator, "generator", "a torch.Generator")
-    check_option(config.calling, Calling, "calling")
     network: Network
     if config.graph.kind == "star":
         network = StarNetwork(
@@ -75,12 +66,13 @@ def with_faults(network: Network, config: FaultConfig, generator: torch.Generato
     >>> with_faults(ring, fedsurf.FaultConfig(loss=0.1), fedsurf.generator(0)).reliable
     False
     """
-    if config == FaultConfig():
-        return network
-    check_option(config.weights, LostWeights, "weights")
     weights = config.weights
-    stale = StaleNetwork(network, config.stale, generator)
-    lossy = LossyNetwork(stale if stale.active else network, config.loss, generator, weights)
-    inner = lossy if lossy.active else lossy.inner
-    leaving = LeavingNetwork(inner, config.leave, config.comeback, generator, weights)
-    return leaving if leaving.active else inner
+    check_option(weights, LostWeights, "weights")
+    check_share(config.comeback, "comeback")
+    if config.stale:
+        network = StaleNetwork(network, config.stale, generator)
+    if config.loss:
+        network = LossyNetwork(network, config.loss, generator, weights)
+    if config.leave:
+        network = LeavingNetwork(network, config.leave, config.comeback, generator, weights)
+    return network

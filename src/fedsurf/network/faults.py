@@ -1,9 +1,8 @@
-"""Faults: networks that wrap a network. Stale agents, lost messages, agents that leave and return.
+"""Faults, as networks that wrap a network: stale agents, lost messages, agents that leave and return.
 
 A fault changes the messages of a round, and the network that it wraps exchanges and counts them. So
-faults wrap graphs, stars and each other, and an algorithm runs on them as on any network. The faults
-of round r are a function of the run's generator and r alone: methods with the same generator meet the
-same faults in the same rounds.
+faults wrap graphs, stars and each other. The faults of a round are a function of the run's generator
+and the number of the round alone, so that different methods meet the same faults.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind, check_number, check_option, check_share, check_whole
+from fedsurf.common.checks import (
+    check_below_one,
+    check_kind,
+    check_option,
+    check_share,
+    check_whole,
+)
 from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.network.config import LostWeights
@@ -23,23 +28,21 @@ from fedsurf.network.star import check_called
 class FaultyNetwork(Network):
     """A network with faults around an `inner` one, whose graph, S, rounds and floats it shares.
 
-    Unless it is `active`, every bit is that of the inner network. The faults are drawn from a stream
-    of their own, seeded by `generator`: a star calls the same agents with and without faults.
+    The faults are drawn from a stream of their own, seeded by `generator`: a star calls the same agents
+    with and without faults.
     """
 
-    def __init__(self, inner: Network, *, active: bool, generator: torch.Generator) -> None:
+    def __init__(self, inner: Network, generator: torch.Generator) -> None:
         check_kind(inner, Network, "inner", "a Network")
         check_kind(generator, torch.Generator, "generator", "a torch.Generator")
         self.inner = inner
-        self.active = active
         self.server = inner.server
         self.graph, self.shift, self.links = inner.graph, inner.shift, inner.links
         self.degrees, self.reporting = inner.degrees, inner.reporting
-        self.reliable = inner.reliable and not active
+        self.reliable = False
         # Two faults of one kind draw from different streams.
         self._depth = inner._depth_of(type(self)) if isinstance(inner, FaultyNetwork) else 0
-        # Without faults nothing is taken from the generator, which a star may share.
-        self._generator = self._stream(generator) if active else torch.Generator()
+        self._generator = self._stream(generator)
         self._begin()
 
     @property
@@ -54,11 +57,9 @@ class FaultyNetwork(Network):
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Begin a new run, with the counts at 0; `generator` becomes the source of randomness."""
-        if not self.active or generator is None:
-            self.inner.reset(generator)
-        else:
-            # A copy, so that the inner network draws the same as without faults.
-            self.inner.reset(copied(generator))
+        # A copy, so that the inner network draws the same as without faults.
+        self.inner.reset(None if generator is None else copied(generator))
+        if generator is not None:
             self._generator = self._stream(generator)
         self._begin()
 
@@ -74,13 +75,11 @@ class FaultyNetwork(Network):
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Disturb the messages of a round, and let the inner network exchange them."""
-        if self.active:
-            sent, lost = self._send(sent), self._lose(lost)
-        return self.inner.exchange(values, sent, lost, floats)
+        return self.inner.exchange(values, self._send(sent), self._lose(lost), floats)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:
         """Begin a round of the server with the agents whose messages arrive."""
-        return self.inner.call(self._lose(lost) if self.active else lost)
+        return self.inner.call(self._lose(lost))
 
     def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[…]` to called agents: `[agents, …]`."""
@@ -111,7 +110,7 @@ class FaultyNetwork(Network):
 
     def _check_weights(self, weights: LostWeights) -> LostWeights:
         check_option(weights, LostWeights, "weights")
-        if self.active and weights == "renormalised" and self.shift == "laplacian":
+        if weights == "renormalised" and self.shift == "laplacian":
             raise ValueError(
                 "weights: got 'renormalised' with the shift operator 'laplacian', whose rows are not "
                 "averages, but it must be 'kept-by-receiver'"
@@ -120,7 +119,7 @@ class FaultyNetwork(Network):
 
 
 class StaleNetwork(FaultyNetwork):
-    """Some agents are asynchronous: their neighbours use their message of the round before.
+    """`stale` agents are asynchronous: their neighbours use their message of the round before.
 
     The stale agents are drawn once a run; a server is never one of them. An agent always uses its own
     current row. In the first round, nothing is late.
@@ -128,15 +127,6 @@ class StaleNetwork(FaultyNetwork):
     A late message is the last one with the same shapes and type. So an algorithm that sends two
     things of one shape must send them in one message, as gradient tracking does. An upload is late by
     one call: a stale agent sends what it would have sent when it was last called.
-
-    Parameters
-    ----------
-    inner : Network
-        The network without this fault.
-    stale : int
-        Number of stale agents, the paper's n_asyn.
-    generator : torch.Generator
-        Draws them.
 
     Examples
     --------
@@ -159,7 +149,7 @@ class StaleNetwork(FaultyNetwork):
                 f"stale: got {stale}, but it must be between 0 and {inner.agents}, the agents"
             )
         self.stale = stale
-        super().__init__(inner, active=stale > 0, generator=generator)
+        super().__init__(inner, generator)
 
     def _begin(self) -> None:
         self._sent: dict[tuple[int, int, torch.Size, torch.dtype], Tensor] = {}
@@ -179,8 +169,6 @@ class StaleNetwork(FaultyNetwork):
 
     def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send called agents' `values[agents, …]` to the server, late ones for the stale agents."""
-        if not self.active:
-            return self.inner.upload(values, agents, among)
         check_called(agents, self.agents, values)
         place = self._place[agents]
         late = (place >= 0).nonzero().flatten()
@@ -200,19 +188,13 @@ class StaleNetwork(FaultyNetwork):
 
 
 class LossyNetwork(FaultyNetwork):
-    """Every directed link loses its message of a round with the same probability, independently.
+    """Every directed link loses its message of a round with the probability `loss`, independently.
 
     Lost messages were sent, and count as floats. An agent that a server draws, but whose download
     or upload is lost, does not take part in that round.
 
     Parameters
     ----------
-    inner : Network
-        The network without this fault.
-    loss : float
-        The probability, at least 0 and below 1.
-    generator : torch.Generator
-        Draws the losses.
     weights : {"renormalised", "kept-by-receiver"}
         The weight of a lost message: the receiver's remaining weights, its own included, are scaled
         to the same sum; or the receiver uses its own value instead.
@@ -235,11 +217,9 @@ class LossyNetwork(FaultyNetwork):
         generator: torch.Generator,
         weights: LostWeights = "renormalised",
     ) -> None:
-        check_number(loss, "loss")
-        if not 0 <= loss < 1:
-            raise ValueError(f"loss: got {loss}, but it must be at least 0 and below 1")
+        check_below_one(loss, "loss")
         self.loss = loss
-        super().__init__(inner, active=loss > 0, generator=generator)
+        super().__init__(inner, generator)
         self.weights = self._check_weights(weights)
 
     def _lose(self, lost: LostMessages) -> LostMessages:
@@ -248,25 +228,12 @@ class LossyNetwork(FaultyNetwork):
 
 
 class LeavingNetwork(FaultyNetwork):
-    """Agents leave and return: before every round, each of them may do so, independently.
+    """Before every round, each agent may leave, or return, with these probabilities.
 
     All are present at the beginning; in the long run an agent is away in leave / (leave + comeback) of
     the rounds. An agent that is away neither sends nor receives, its links count no floats, `mix`
     returns its row unchanged, and a server does not call it (its turn is over). It still takes its
-    local steps. A server never leaves.
-
-    Parameters
-    ----------
-    inner : Network
-        The network without this fault.
-    leave : float
-        Probability that a present agent leaves before a round.
-    comeback : float
-        Probability that an agent that is away returns before a round.
-    generator : torch.Generator
-        Draws who leaves and who returns.
-    weights : {"renormalised", "kept-by-receiver"}
-        The weights of its messages, as in `LossyNetwork`.
+    local steps. A server never leaves. `weights` are those of `LossyNetwork`.
     """
 
     def __init__(
@@ -280,7 +247,7 @@ class LeavingNetwork(FaultyNetwork):
         check_share(leave, "leave")
         check_share(comeback, "comeback")
         self.leave, self.comeback = leave, comeback
-        super().__init__(inner, active=leave > 0, generator=generator)
+        super().__init__(inner, generator)
         self.weights = self._check_weights(weights)
 
     def _begin(self) -> None:

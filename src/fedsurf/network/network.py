@@ -31,9 +31,9 @@ class Network:
     graph : networkx.Graph
         Connected and undirected; its nodes become the agents 0, 1, … in their order.
     shift : {"adjacency", "metropolis", "laplacian"}
-        The shift operator S.
+        The shift operator S; see `NetworkConfig`.
     generator : torch.Generator or None
-        Source of randomness of networks that are random, such as a star.
+        For networks that are random, such as a star.
 
     Attributes
     ----------
@@ -145,20 +145,28 @@ class Network:
         A message counts as one float for each number of a row, or as `floats` if the numbers are
         sent in fewer bits.
         """
-        self._check(values)
-        size = values[0].numel() if floats is None else floats
-        return self.exchange([values], [values], NOTHING_LOST, size)[0]
+        return self._communicate([values], floats)[0]
 
     def mix_parts(self, *parts: Tensor) -> list[Tensor]:
         """Communicate for one round with messages of several parts: return S·part for each `[nodes, …]`."""
+        return self._communicate(parts)
+
+    def _communicate(self, parts: Sequence[Tensor], floats: int | None = None) -> list[Tensor]:
         for part in parts:
-            self._check(part)
-        return self.exchange(parts, parts, NOTHING_LOST, sum(part[0].numel() for part in parts))
+            if part.dim() < 2 or len(part) != self.nodes:
+                raise ValueError(
+                    f"values: got shape {list(part.shape)}, but it must be [nodes, …] with "
+                    f"{self.nodes} nodes"
+                )
+            if not part.is_floating_point():
+                raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
+        size = sum(part[0].numel() for part in parts) if floats is None else floats
+        return self.exchange(parts, parts, NOTHING_LOST, size)
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
-        """Exchange the messages of one round, and return what every node makes of them.
+        """Exchange the messages of one round, and return S·part for each part.
 
         Parameters
         ----------
@@ -166,10 +174,8 @@ class Network:
             The nodes' own values, the parts of a message, each `[nodes, …]`.
         sent : sequence of Tensor
             The values as their neighbours receive them; the same tensors if nothing differs.
-        lost : LostMessages
-            The messages that do not arrive.
         floats : int
-            The number of floats that a message counts as.
+            Number of floats of a message.
         """
         self._rounds += 1
         self._count_floats(floats, None if lost.unsent is None else ~lost.unsent)
@@ -229,12 +235,3 @@ class Network:
             f"network: got a {type(self).__name__} without a server, "
             "but only a server calls agents: use a StarNetwork"
         )
-
-    def _check(self, values: Tensor) -> None:
-        if values.dim() < 2 or values.shape[0] != self.nodes:
-            raise ValueError(
-                f"values: got shape {list(values.shape)}, but it must be [nodes, …] with "
-                f"{self.nodes} nodes"
-            )
-        if not values.is_floating_point():
-            raise TypeError(f"values: got {values.dtype}, but it must be a floating type")

@@ -137,16 +137,10 @@ class LostMessages:
         return LostMessages(renormalised, kept, unsent, self.absent)
 
     def weigh(self, own: Tensor, links: Tensor, receivers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights of this round.
+        """Return the weights of this round from those of S.
 
-        Parameters
-        ----------
-        own : Tensor
-            The diagonal of S: the weight of every node's own value, `[nodes]`.
-        links : Tensor
-            The weight of each link's message, `[links]`.
-        receivers : Tensor
-            The receiver of each link, int64 `[links]`.
+        `own[nodes]` are the weights of the nodes' own values, the diagonal of S; `links[links]` those of
+        the messages, which go to the nodes `receivers[links]`.
         """
         if self.kept is not None:
             own = own.index_add(0, receivers, links * self.kept)

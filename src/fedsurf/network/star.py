@@ -34,11 +34,9 @@ class StarNetwork(Network):
     reporting : int or None
         Number of agents that report in a round (the paper: 10 of 100); None for all.
     generator : torch.Generator
-        Draws who reports.
-    shift : {"adjacency", "metropolis", "laplacian"}
-        The shift operator S.
+        Draws the agents that report.
     calling : {"random", "in-turn"}
-        The way in which agents are drawn. If all report, both give the same bits.
+        The way in which they are drawn. If all report, both give the same bits.
 
     Attributes
     ----------
@@ -84,7 +82,7 @@ class StarNetwork(Network):
             self.reporting, self.reliable = reporting, reporting == agents
 
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Begin a new run, with the counts at 0; `generator` draws who reports."""
+        """Begin a new run, with the counts at 0; `generator` draws the agents that report."""
         super().reset(generator)
         # Agents of the round whose download, or whose upload, is sent and lost, and the rest of a pass.
         self._lost_downloads = self._lost_uploads = self._waiting = torch.empty(
@@ -143,8 +141,8 @@ class StarNetwork(Network):
     def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[…]` to called agents, and return what they receive, `[agents, …]`.
 
-        Downloads of this round that are lost count as floats, too. If not all agents need this
-        message, `among` is a mask of those that do, bool `[agents]`.
+        Lost downloads count as floats, too. If not all agents need this message, `among` is a mask of
+        those that do, bool `[agents]`.
         """
         check_called(agents, self.agents)
         self._count_messages(0, agents, self._lost_downloads, among, value.numel())
@@ -153,8 +151,7 @@ class StarNetwork(Network):
     def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
         """Send called agents' `values[agents, …]` to the server, and return what it receives.
 
-        Uploads of this round that are lost count as floats, too. If not all agents have this
-        message to send, `among` is a mask of those that do, bool `[agents]`.
+        Lost uploads count as floats, too; `among` as in `download`.
         """
         check_called(agents, self.agents, values)
         self._count_messages(1, agents, self._lost_uploads, among, values.shape[1:].numel())

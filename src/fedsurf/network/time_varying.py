@@ -24,8 +24,6 @@ class TimeVaryingNetwork(Network):
     graphs : sequence of networkx.Graph
         Undirected graphs of the same nodes, which become the agents 0, 1, … in the order of the
         first graph. A single graph may fall apart; all links together must connect the agents.
-    shift : {"adjacency", "metropolis", "laplacian"}
-        The shift operator S of each graph.
     order : callable or None
         Maps the number of a round, from 0 on, to an index in `graphs`, always the same one for the
         same round; None for one after another and again from the first.
