@@ -43,6 +43,7 @@ from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.surf import MetaTraining
 from fedsurf.tasks.features import fingerprint
 from fedsurf.tasks.task import Task
+from fedsurf.unrolled.config import TransferableConfig
 from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller
 from fedsurf.unrolled.transferable.local import split_rows
 from fedsurf.unrolled.transferable.newton import LocalProblem, LocalUpdate
@@ -50,7 +51,6 @@ from fedsurf.unrolled.transferable.optimizer import (
     LOCAL_STEPS,
     Transferable,
     TransferableAlgorithm,
-    TransferableConfig,
     TransferState,
 )
 from fedsurf.unrolled.transferable.summaries import curvature
@@ -167,9 +167,12 @@ class PartialAlgorithm(TransferableAlgorithm):
 
     optimizer: "Partial"
 
-    def local_update(self, network: Network) -> partial[LocalUpdate]:
+    def local_update(
+        self, network: Network, when: Tensor, generator: torch.Generator
+    ) -> partial[LocalUpdate]:
         """Return the local work of a round."""
-        return partial(super().local_update(network), steps=self.optimizer.lack.local_steps)
+        whole = super().local_update(network, when, generator)
+        return partial(whole, steps=self.optimizer.lack.local_steps)
 
     def round(
         self, state: TransferState, task: Task, network: Network, generator: torch.Generator

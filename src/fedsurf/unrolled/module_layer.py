@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +157,8 @@ class GradientTransfer(nn.Module):
     10
     """
 
+    constraints = CONSTRAINT_COUNT
+
     def __init__(self, config: GradientTransferConfig, generator: torch.Generator) -> None:
         super().__init__()
         config.check()
@@ -167,11 +168,6 @@ class GradientTransfer(nn.Module):
         self.second = drawn_linear(config.width, len(CONTROLS), 0.05, generator)
         with torch.no_grad():
             self.second.bias.copy_(torch.tensor(list(CONTROLS.values())))
-
-    @property
-    def constraints(self) -> int:
-        """The number of descending constraints: tenths of the depth, whatever the depth."""
-        return CONSTRAINT_COUNT
 
     def on(
         self, model: Model, rounds: int | None = None, start: Start | None = None
@@ -202,6 +198,8 @@ class GradientTransferAlgorithm:
         Draws W_0.
     """
 
+    name = "SURF-G"
+
     optimizer: GradientTransfer
     model: ModuleModel
     rounds: int = DEFAULT_ROUNDS
@@ -211,18 +209,9 @@ class GradientTransferAlgorithm:
         check_rounds(self.rounds)
 
     @property
-    def name(self) -> str:
-        """Its name in tables and figures."""
-        return "SURF-G"
-
-    @property
     def steps(self) -> int:
         """The number of layers, of two rounds each; the last one has one if the rounds are odd."""
         return layer_count(self.rounds)
-
-    @cached_property
-    def _tensors(self) -> dict[torch.dtype, Tensors]:
-        return {}
 
     def init(
         self, task: Task, network: Network, generator: torch.Generator
@@ -241,7 +230,7 @@ class GradientTransferAlgorithm:
             previous=weights,
             fitted=weights,
             squares=zero,
-            gap=self._of(weights).size(zero),
+            gap=Tensors(self.model, weights.dtype).size(zero),
             summaries=weights.new_zeros(network.nodes, SUMMARY_SIZE),
             rounds=0,
         )
@@ -260,17 +249,13 @@ class GradientTransferAlgorithm:
             own = self._round(own, task, network)
         return replace(own, steps=own.steps + 1)
 
-    def _of(self, weights: Tensor) -> Tensors:
-        if weights.dtype not in self._tensors:
-            self._tensors[weights.dtype] = Tensors(self.model, weights.dtype)
-        return self._tensors[weights.dtype]
-
     def _round(
         self, state: GradientTransferState, task: Task, network: Network
     ) -> GradientTransferState:
-        tensors, weights, model = self._of(state.weights), state.weights, self.model
+        weights, model = state.weights, self.model
+        tensors = Tensors(model, weights.dtype)
         gradient = model.gradient(weights, task.train)
-        controls = self._controls(state, gradient, task, network)
+        controls = self._controls(state, tensors, gradient, task, network)
         eta, normalised, decay = (controls[name].clamp(-14, 3).exp() for name in LENGTHS)
         beta = controls["momentum"].sigmoid()
         fitted, momentum, squares = weights, torch.zeros_like(weights), state.squares
@@ -313,11 +298,15 @@ class GradientTransferAlgorithm:
         )
 
     def _controls(
-        self, state: GradientTransferState, gradient: Tensor, task: Task, network: Network
+        self,
+        state: GradientTransferState,
+        tensors: Tensors,
+        gradient: Tensor,
+        task: Task,
+        network: Network,
     ) -> dict[str, Tensor]:
         """Return the controls of all weights, each `[agents, parameters]`; the inputs are detached."""
-        tensors = self._of(state.weights)
-        motion = self._motion(state, gradient.detach())
+        motion = _motion(state, tensors, gradient)
         count = task.train.counts.to(motion.dtype)
         facts = [
             (count.log() - 3.5) / 2,
@@ -340,16 +329,16 @@ class GradientTransferAlgorithm:
     def _loss(self, weights: Tensor, task: Task) -> Tensor:
         return self.model.loss(weights, task.train)
 
-    @torch.no_grad()
-    def _motion(self, state: GradientTransferState, gradient: Tensor) -> Tensor:
-        """Describe the motion of each tensor, `[agents, tensors, MOTION_SIZE]`."""
-        tensors, weights = self._of(state.weights), state.weights
-        moved = weights - state.previous
-        lengths = tensors.mean(gradient.square()) * tensors.mean(moved.square())
-        # The cosine of the angle between the last move and the gradient: negative for a descent.
-        angle = tensors.mean(gradient * moved) / (lengths + TINY_SQUARE**2).sqrt()
-        values = [tensors.size(gradient), tensors.size(weights), tensors.size(moved), 3 * angle]
-        return (torch.stack([*values, state.gap], 2) / 3).clamp(-4, 4)
+
+@torch.no_grad()
+def _motion(state: GradientTransferState, tensors: Tensors, gradient: Tensor) -> Tensor:
+    """Describe the motion of each tensor, `[agents, tensors, MOTION_SIZE]`."""
+    weights, moved = state.weights, state.weights - state.previous
+    lengths = tensors.mean(gradient.square()) * tensors.mean(moved.square())
+    # The cosine of the angle between the last move and the gradient: negative for a descent.
+    angle = tensors.mean(gradient * moved) / (lengths + TINY_SQUARE**2).sqrt()
+    values = [tensors.size(gradient), tensors.size(weights), tensors.size(moved), 3 * angle]
+    return (torch.stack([*values, state.gap], 2) / 3).clamp(-4, 4)
 
 
 def _summarise(before: Tensor, after: Tensor, task: Task) -> Tensor:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,16 +23,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedsurf.network import Network
-from fedsurf.tasks.groups import split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import GRAPH_CALLS, schedule
-from fedsurf.unrolled.transferable.local import by_group, sketches
+from fedsurf.unrolled.transferable.local import by_group, recentred, sketches
 from fedsurf.unrolled.transferable.newton import local_problems
 from fedsurf.unrolled.transferable.summaries import (
     PROGRESS_DECAY,
     Contribution,
     common_centre,
-    contribution,
+    contributions,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def round_over_graph(
     """Take one round over a graph."""
     estimate = algorithm.estimate(state.sums, state.progress, state.varying, network)
     when = schedule(state.rounds, algorithm.rounds, GRAPH_CALLS, state.head)
-    work = partial(algorithm.local_update(network), when=when, generator=generator)
+    work = algorithm.local_update(network, when, generator)
     heard = neighbour_share(network).to(state.head)
     update = by_group(work, state.groups, state.problems, state.head, estimate, heard)
     correction, weights = mixing_weights(update.mixing)
@@ -121,14 +119,11 @@ def _recentred(
         sketch = sketches(examples, groups, directions)
     else:
         centre = common_centre(moments, state.sums, algorithm.model.features)
-        centres = split_groups(centre, groups)
-        examples = tuple(own.recentred(to) for own, to in zip(state.examples, centres, strict=True))
-    describe = partial(contribution, directions=directions, centred=False)
-    own = by_group(describe, groups, examples, sketch)
+        examples = recentred(state.examples, groups, centre)
+    own = contributions(examples, groups, sketch, directions, centred=False)
     sums = state.sums + own.sums - state.own_sums
     moments = (moments + own.moments).sub_(state.own_moments)
-    known = Contribution(sums, moments)
-    varying, problems = local_problems(examples, groups, known, directions)
+    varying, problems = local_problems(examples, groups, Contribution(sums, moments), directions)
     return replace(
         state,
         sums=sums,

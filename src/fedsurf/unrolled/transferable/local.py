@@ -215,6 +215,14 @@ def sketches(examples: tuple[LocalExamples, ...], groups: Groups, directions: Te
     return join_groups([own.sketch(directions) for own in examples], groups)
 
 
+def recentred(
+    examples: tuple[LocalExamples, ...], groups: Groups, centre: Tensor
+) -> tuple[LocalExamples, ...]:
+    """Return the examples of all groups from other centres, raw, `[agents, features]`."""
+    centres = split_groups(centre, groups)
+    return tuple(own.recentred(to) for own, to in zip(examples, centres, strict=True))
+
+
 def joined_units(examples: tuple[LocalExamples, ...], groups: Groups) -> Tensor | None:
     """Return the units of all groups, `[agents, features]`; None for 1."""
     units = [own.unit for own in examples if own.unit is not None]
@@ -348,15 +356,15 @@ def _unlike(apart: Tensor) -> Tensor:
 class FeatureRangeError(ValueError):
     """The squares of the features are too large or too small for their floating type.
 
-    `wrong` is the problem and its solution, `argument` the name of what holds the features.
+    `problem` names it and its solution, `argument` what holds the features.
     """
 
-    def __init__(self, wrong: str, argument: str = "task") -> None:
-        super().__init__(wrong, argument)
-        self.wrong, self.argument = wrong, argument
+    def __init__(self, problem: str, argument: str = "task") -> None:
+        super().__init__(problem, argument)  # all arguments, so that the error can be pickled
+        self.problem, self.argument = problem, argument
 
     def __str__(self) -> str:
-        return f"{self.argument}: {self.wrong}"
+        return f"{self.argument}: {self.problem}"
 
 
 def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:

@@ -247,8 +247,7 @@ class HeadFit:
         self._logits = self._first_logits + self.bias
         self._moved: tuple[Tensor, Tensor] | None = None
         self._steps = 0
-        self._step: Step | None = None
-        self._again: Tensor | float
+        self._factors: _Factors
 
     @property
     def logits(self) -> Tensor:
@@ -263,9 +262,8 @@ class HeadFit:
         return self.logits.softmax(1) * self._real
 
     def take(self, step: Step) -> None:
-        """Take one step against the gradient of the regularised loss on the examples."""
-        if step is not self._step:
-            self._step, self._again = step, 1.0
+        """Take one step against the gradient of the regularised loss; the same `step` in all of a fit."""
+        if not self._steps:
             self._factors = _Factors.of(step, self.problem.curvature, self.bias.shape[1])
         factors, examples = self._factors, self.examples
         residual = torch.addcmul(self._target, (self.logits + step.offset).softmax(1), self._share)
@@ -289,8 +287,8 @@ class HeadFit:
         moved = torch.baddbmm(moved, known, self.problem.seen) * self._real
         mean_square = moved.square().sum((1, 2), keepdim=True)
         mean_square = mean_square / (examples.count * self.bias.shape[1])
-        back = -self._again * (1 + mean_square / step.reach.square()).rsqrt()
-        self._again = step.again
+        shortened = (1 + mean_square / step.reach.square()).rsqrt()
+        back = -step.again * shortened if self._steps else -shortened
         self.own = torch.addcmul(self.own, back, own) if self._steps else back * own
         self.known = torch.addcmul(self.known, back, known) if self._steps else back * known
         self.kept = torch.addcmul(self.kept, back, kept)

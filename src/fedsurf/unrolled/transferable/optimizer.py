@@ -57,7 +57,6 @@ from fedsurf.unrolled.transferable.graph import neighbour_share, round_over_grap
 from fedsurf.unrolled.transferable.local import (
     Groups,
     LocalExamples,
-    by_group,
     check_range,
     feature_units,
     joined_units,
@@ -78,7 +77,7 @@ from fedsurf.unrolled.transferable.summaries import (
     SKETCH_WIDTH,
     SUMS_SIZE,
     FederationEstimate,
-    contribution,
+    contributions,
     no_progress,
     sketch_directions,
 )
@@ -111,6 +110,8 @@ class Transferable(nn.Module):
     10
     """
 
+    constraints = CONSTRAINT_COUNT
+
     def __init__(self, config: TransferableConfig, generator: torch.Generator) -> None:
         super().__init__()
         config.check()
@@ -120,11 +121,6 @@ class Transferable(nn.Module):
         self.confidence: Confidence | None = None
         if config.confidence_width:
             self.confidence = Confidence(config.confidence_width, generator)
-
-    @property
-    def constraints(self) -> int:
-        """The number of descending constraints: tenths of the depth, whatever the depth."""
-        return CONSTRAINT_COUNT
 
     def on(
         self,
@@ -227,6 +223,8 @@ class TransferableAlgorithm:
         meta-training, where most agents are of one size.
     """
 
+    name = "SURF-T"
+
     optimizer: Transferable
     model: SoftmaxHead
     rounds: int = DEFAULT_ROUNDS
@@ -239,11 +237,6 @@ class TransferableAlgorithm:
         check_rounds(self.rounds)
         check_batch_size(self.batch_size)
         check_option(self.scaling, Scaling, "scaling")
-
-    @property
-    def name(self) -> str:
-        """Its name in tables and figures."""
-        return "SURF-T"
 
     @property
     def steps(self) -> int:
@@ -273,14 +266,12 @@ class TransferableAlgorithm:
         groups = group_agents(task.train)
         spreads = torch.empty(task.agents, 0, dtype=task.train.dtype)
         if self.standardising:
-            spreads = join_groups(
-                [own_spreads(part) for part in split_examples(task.train, groups)], groups
-            )
+            parts = split_examples(task.train, groups)
+            spreads = join_groups([own_spreads(part) for part in parts], groups)
         examples = self.local_examples(task, groups, spreads)
         directions = self.directions(network, spreads)
         sketch = sketches(examples, groups, directions)
-        describe = partial(contribution, directions=directions, centred=True)
-        own = by_group(describe, groups, examples, sketch)
+        own = contributions(examples, groups, sketch, directions, centred=True)
         check_range(task.train, own.moments, own.sums[:, 1 - SUMS_SIZE])
         zero = own.sums.new_zeros(network.nodes, self.model.parameters)
         sums, moments, sent_spreads = *own, without_squared_means(spreads)
@@ -384,11 +375,15 @@ class TransferableAlgorithm:
             for part, centre, unit in zip(parts, *own, strict=True)
         )
 
-    def local_update(self, network: Network) -> partial[LocalUpdate]:
-        """Return the local work of a round, with its settings."""
+    def local_update(
+        self, network: Network, when: Tensor, generator: torch.Generator
+    ) -> partial[LocalUpdate]:
+        """Return the local work of a round with its schedule, `when`."""
         optimizer = self.optimizer
         return partial(
             local_update,
+            when=when,
+            generator=generator,
             controller=optimizer.server if network.server else optimizer.graph,
             steps=SERVER_LOCAL_STEPS if network.server else LOCAL_STEPS,
             batch_size=self.batch_size,

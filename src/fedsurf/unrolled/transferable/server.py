@@ -9,14 +9,12 @@ so far; agents keep nothing that they hear but the units of the features.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedsurf.network import Network
-from fedsurf.tasks.groups import split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.graph import bounded, head_mass
@@ -24,6 +22,7 @@ from fedsurf.unrolled.transferable.local import (
     by_group,
     of_agents,
     pooled_spreads,
+    recentred,
     sketches,
 )
 from fedsurf.unrolled.transferable.newton import local_problems
@@ -32,7 +31,7 @@ from fedsurf.unrolled.transferable.summaries import (
     SUMS_SIZE,
     Contribution,
     common_centre,
-    contribution,
+    contributions,
     varying_count,
 )
 
@@ -54,7 +53,9 @@ def round_through_server(
     called, features = network.call(), algorithm.model.features
     directions = algorithm.directions(network, state.head)
     if algorithm.standardising and state.reports:
-        _send_units(algorithm, state, task, called, network)
+        # Only the called agents that do not know the units need them.
+        new, units = ~state.informed, torch.cat(algorithm.units(task, state.spreads), 1)
+        network.download(units[0], called[new[called]], among=new)
     message = [state.fitted[0], state.sums[0], state.progress[0], state.moments[0]]
     sizes = [len(part) for part in message]
     received = network.download(torch.cat(message), called)
@@ -63,17 +64,14 @@ def round_through_server(
     groups, examples = of_agents(state.groups, state.examples, called)
     own = Contribution(state.own_sums[called], state.own_moments[called])
     if state.reports:
-        centres = split_groups(common_centre(moments, sums, features), groups)
-        examples = tuple(one.recentred(to) for one, to in zip(examples, centres, strict=True))
-        describe = partial(contribution, directions=directions, centred=False)
-        own = by_group(describe, groups, examples, state.sketch[called])
+        examples = recentred(examples, groups, common_centre(moments, sums, features))
+        own = contributions(examples, groups, state.sketch[called], directions, centred=False)
     else:
         sums, moments = own
-    known = Contribution(sums, moments)
-    varying, problems = local_problems(examples, groups, known, directions)
+    varying, problems = local_problems(examples, groups, Contribution(sums, moments), directions)
     when = schedule(state.rounds, algorithm.rounds, len(called), head)
     update = by_group(
-        partial(algorithm.local_update(network), when=when, generator=generator),
+        algorithm.local_update(network, when, generator),
         groups,
         problems,
         head,
@@ -131,19 +129,6 @@ def server_weights(mixing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # The agents' heads keep some weight whatever the features; without it W diverges.
     shrink = MAX_OLD_WEIGHT / (stay + memory).clamp(min=MAX_OLD_WEIGHT)
     return keep, shrink * stay, shrink * memory
-
-
-def _send_units(
-    algorithm: TransferableAlgorithm,
-    state: TransferState,
-    task: Task,
-    called: Tensor,
-    network: Network,
-) -> None:
-    """Send the centre and the units of the features to the called agents that do not know them."""
-    new = ~state.informed
-    centre, unit = algorithm.units(task, state.spreads)
-    network.download(torch.cat([centre[0], unit[0]]), called[new[called]], among=new)
 
 
 def _with_new_units(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.unrolled.transferable.local import LocalExamples
+from fedsurf.unrolled.transferable.local import Groups, LocalExamples, by_group
 
 SUMS_SIZE = 7
 """Numbers that describe an agent's data, after those of the classes."""
@@ -81,15 +81,24 @@ class Contribution(NamedTuple):
 
 
 @torch.no_grad()
-def contribution(
-    examples: LocalExamples, sketch: Tensor, *, directions: Tensor, centred: bool
+def contributions(
+    examples: tuple[LocalExamples, ...],
+    groups: Groups,
+    sketch: Tensor,
+    directions: Tensor,
+    *,
+    centred: bool,
 ) -> Contribution:
-    """Summarise each agent's data; `sketch` is that from `examples.base`, along Ω, `directions`.
+    """Summarise the data of all groups of agents; `centred` is whether centres are the agents' means.
 
-    `centred` is whether the agents' centres are their own means.
+    `sketch` is that of the examples from `LocalExamples.base`, along Ω, `directions`.
     """
-    moments = torch.cat([examples.raw_sum, pack(examples.sketch(directions, sketch))], 1)
-    return Contribution(data_sums(examples, centred=centred), moments)
+
+    def of_group(own: LocalExamples, from_base: Tensor) -> Contribution:
+        moments = torch.cat([own.raw_sum, pack(own.sketch(directions, from_base))], 1)
+        return Contribution(data_sums(own, centred=centred), moments)
+
+    return by_group(of_group, groups, examples, sketch)
 
 
 def data_sums(examples: LocalExamples, *, centred: bool) -> Tensor:
