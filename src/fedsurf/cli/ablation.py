@@ -1,6 +1,5 @@
 """`fedsurf ablation`: the same optimizer with and without the descending constraints."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,16 +26,23 @@ def ablation(
         json: Print the numbers as JSON instead of tables.
     """
     from fedsurf.cli.console import err
-    from fedsurf.cli.evaluate import show_evaluation
-    from fedsurf.cli.train import run_training
+    from fedsurf.cli.evaluate import show_evaluations
+    from fedsurf.cli.progress import TerminalProgress
+    from fedsurf.common.threads import limit_threads
+    from fedsurf.evaluation.ablation import ablation as run_ablation
+    from fedsurf.evaluation.experiment import Experiment
 
     check_folder(folder)
-    runs = {"with-constraints": True, "without-constraints": False}
-    for name, constrained in runs.items():
-        err.print(f"Meta-training {name.replace('-', ' ')}", highlight=False)
-        descent = replace(config.surf.descent, constrained=constrained)
-        changed = replace(config, surf=replace(config.surf, descent=descent))
-        run = folder / name
-        run_training(changed, run, resume=run.exists() and any(run.iterdir()))
-    places = [folder / name for name in runs]
-    show_evaluation(places, tasks=tasks, rounds=(20,), figure=folder / "figure.png", as_json=json)
+    experiment = Experiment(config)
+    limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
+    with TerminalProgress(err) as bar:
+        found = run_ablation(
+            config,
+            folder,
+            tasks=tasks,
+            features=experiment.features,
+            observers=[bar],
+            on_note=lambda note: err.print(note, highlight=False),
+            progress=bar.next_part,
+        )
+    show_evaluations(found, figure=folder / "figure.png", as_json=json)

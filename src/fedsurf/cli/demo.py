@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedsurf.cli.compare import run_comparison, show_comparison
-from fedsurf.cli.evaluate import show_evaluation
+from fedsurf.cli.evaluate import run_evaluations, show_evaluations
 from fedsurf.cli.train import run_training
 from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.presets import STUDIES, preset
@@ -47,5 +47,5 @@ def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -
     )
     run = folder / "u-dgd"
     run_training(config, run, resume=run.exists() and any(run.iterdir()))
-    figure = folder / "figure.png"
-    show_evaluation([run], tasks=tasks, rounds=(20, 200), figure=figure, as_json=json)
+    found = run_evaluations([run], tasks, (20, 200))
+    show_evaluations(found, figure=folder / "figure.png", as_json=json)

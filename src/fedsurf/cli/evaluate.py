@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,50 +39,62 @@ def evaluate(
         json: Print the numbers as JSON instead of tables.
     """
     from fedsurf.cli.console import CommandLineError
+    from fedsurf.evaluation import plots
 
     for name, given in (("runs", runs), ("rounds", rounds)):
         if not given:
             raise CommandLineError(f"{name}: got none, but there must be at least one")
-    show_evaluation(list(runs), tasks=tasks, rounds=rounds, figure=figure, as_json=json)
+    if figure is not None:
+        plots.check_figure(figure)
+    show_evaluations(run_evaluations(runs, tasks, rounds), figure=figure, as_json=json)
 
 
-def show_evaluation(
-    runs: list[Path], *, tasks: int, rounds: Sequence[int], figure: Path | None, as_json: bool
-) -> None:
-    """Evaluate runs; print their tables or JSON, and draw the figure."""
-    from fedsurf.cli.console import err, out, print_json
+def run_evaluations(
+    runs: Sequence[Path], tasks: int, rounds: Sequence[int]
+) -> dict[Path, Evaluation]:
+    """Evaluate runs with a progress bar, and write the numbers of each into its folder."""
+    from fedsurf.cli.console import err
     from fedsurf.cli.progress import opener
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation import evaluate as evaluation
-    from fedsurf.evaluation import plots
-    from fedsurf.evaluation.comparison import run_label
     from fedsurf.evaluation.experiment import Experiment
 
-    if figure is not None:
-        plots.check_figure(figure)
-    results = []
+    found = {}
     for run in runs:
         experiment = Experiment.load(run)
         limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
-        found = evaluation.evaluate(experiment, tasks=tasks, rounds=rounds, progress=opener(err))
-        results.append((run, found))
+        found[run] = evaluation.evaluate(
+            experiment, tasks=tasks, rounds=rounds, progress=opener(err)
+        )
         try:
-            write_json(run / "evaluation.json", found.to_dict())
+            write_json(run / "evaluation.json", found[run].to_dict())
         except OSError as error:  # e.g. a folder of another user
             err.print(f"evaluation.json was not written: {error}", highlight=False, soft_wrap=True)
-        if not as_json:
+    return found
+
+
+def show_evaluations(
+    found: Mapping[Path, Evaluation], *, figure: Path | None, as_json: bool
+) -> None:
+    """Print the tables or the JSON of evaluations, and draw the figure."""
+    from fedsurf.cli.console import err, out, print_json
+    from fedsurf.evaluation import plots
+    from fedsurf.evaluation.comparison import run_label
+
+    if as_json:
+        print_json([{"run": str(run), **one.to_dict()} for run, one in found.items()])
+    else:
+        for run, one in found.items():
             out.print(f"\n{run}", highlight=False, style="bold")
-            out.print(layers_table(found))
-            out.print(methods_table(found))
+            out.print(layers_table(one))
+            out.print(methods_table(one))
     if figure is not None:
-        if len(results) == 1:
-            drawn = plots.evaluation_figure(results[0][1])
+        if len(found) == 1:
+            drawn = plots.evaluation_figure(*found.values())
         else:
-            drawn = plots.layers_figure([(run_label(run, runs), found) for run, found in results])
+            drawn = plots.layers_figure([(run_label(run, [*found]), found[run]) for run in found])
         plots.save(drawn, figure)
         err.print(f"figure: {figure}", highlight=False, soft_wrap=True)
-    if as_json:
-        print_json([{"run": str(run), **found.to_dict()} for run, found in results])
 
 
 def methods_table(found: Evaluation) -> Table:

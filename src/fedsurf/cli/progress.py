@@ -60,7 +60,10 @@ class TerminalProgress:
         """Set the bar to where meta-training begins."""
         if done:
             self._console.print(f"resuming after step {done} of {total}")
-        self._bar.update(self._task, completed=done, total=total)
+        self._bar.reset(
+            self._task, total=total, completed=done, description="meta-training", numbers=""
+        )
+        self._accuracy = self._rule = None
 
     def on_step(self, record: StepRecord) -> None:
         """Advance the bar."""

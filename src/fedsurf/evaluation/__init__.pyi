@@ -1,3 +1,4 @@
+from .ablation import ablation as ablation
 from .comparison import Comparison as Comparison
 from .comparison import Score as Score
 from .comparison import compare as compare
