@@ -4,8 +4,10 @@ import json
 import os
 import runpy
 import signal
+import statistics
 import subprocess
 import sys
+import time
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -46,13 +48,30 @@ def test_help_of_a_command_fills_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = help_of(command.split(), capsys)
     assert shown.startswith(f"usage: fedsurf {command} ")
-    lines = [line.replace("│", " ").rstrip() for line in shown.splitlines()]
-    assert max(map(len, lines)) <= 80
-    for line, following in pairwise(lines):
+    rest = shown.replace("│", " ").partition("\n\n")[2]
+    assert max(map(len, shown.splitlines())) <= 80
+    for line, following in pairwise(map(str.rstrip, rest.splitlines())):
         indent = len(following) - len(following.lstrip())
-        if indent > 6 and line.startswith(" " * indent) and line[indent : indent + 1].strip():
+        same = line.startswith(" " * indent) and line[indent : indent + 1].strip()
+        if following and same and (indent == 0 or indent > 6):
             word = following.split()[0]
             assert len(f"{line} {word}") > 78, "a line is broken before it is full"
+
+
+def seconds(arguments):
+    """Return the median time of five runs of Python."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def test_help_starts_within_30_times_the_start_of_python():
+    ratio = seconds(["-m", "fedsurf", "--help"]) / seconds(["-c", "pass"])
+    print(f"fedsurf --help takes {ratio:.1f} times as long as python -c pass")  # noqa: T201
+    assert ratio <= 30
 
 
 def modules_after(arguments):

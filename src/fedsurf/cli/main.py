@@ -109,8 +109,9 @@ def load(name: str) -> Any:
     """Import a command: a function, or an app of several."""
     module = importlib.import_module(f"fedsurf.cli.{COMMANDS[name]}")
     command = getattr(module, name.replace("-", "_"))
-    if inspect.isfunction(command):  # tyro keeps the line breaks inside an argument's description
-        command.__doc__ = re.sub(r"(?<=\S)\n {8,}(?=\S)", " ", inspect.getdoc(command) or "")
+    if inspect.isfunction(command):  # tyro keeps some line breaks inside a paragraph
+        joint = r"(?<=\S)\n( {8,})?(?=\S)"
+        command.__doc__ = re.sub(joint, " ", inspect.getdoc(command) or "")
     return command
 
 
@@ -152,8 +153,9 @@ def _wrapped_help(arguments: list[str]) -> Iterator[None]:
     finally:
         shown.seek(0)
         for line in shown.read().splitlines():
-            lines = [line] if len(line) <= width else textwrap.wrap(line, width)
-            sys.stdout.write("\n".join(lines) + "\n")
+            if line.startswith(("usage:", "{")):  # choices, which have no blanks
+                line = line.replace(",", ", ")
+            sys.stdout.write(textwrap.fill(line, width, break_on_hyphens=False) + "\n")
 
 
 def _log_to_terminal() -> None:

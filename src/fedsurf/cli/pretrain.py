@@ -20,8 +20,7 @@ def pretrain(
 ) -> None:
     """Meta-train the transferable optimizer that `fedsurf.load` returns.
 
-    Takes one core, no download, and with the default recipe the time that the card of the shipped
-    optimizer tells. `fedsurf.load("FOLDER/optimizer.safetensors")` returns the result, and
+    Takes one core and no download. `fedsurf.load("FOLDER/optimizer.safetensors")` returns the result, and
     `fedsurf compare STUDY --pretrained FOLDER/optimizer.safetensors` compares it.
 
     Args:
