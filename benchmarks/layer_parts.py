@@ -1,17 +1,17 @@
-"""What every part of the pretrained optimizer's layer is worth: meta-training it whole, and without one.
+"""The contribution of each part of the pretrained optimizer's layer: meta-training with and without it.
 
 Each variant of the layer is meta-trained with the recipe of `fedsurf pretrain`, in fewer steps, over graphs
-only and without the factor that says how sure heads are; with the same seed, all of them see the same
-problems and start with the same parameters (but the plain gradient step alone starts longer). Then they run
-for 20 and for 10 rounds on validation tasks of data that none was trained on, the same for all. The table
+only and without the factor of confidence; with the same seed, all of them see the same
+problems and start with the same parameters (except that the plain gradient step starts longer). Then they
+run for 20 and for 10 rounds on the same validation tasks of data that none was trained on. The table
 has the pooled accuracy of the whole layer in percent and, for each variant, its difference to that in points,
 averaged over data sets: mean ± standard error over seeds. The last column counts where a difference is below 0
 by more than two standard errors.
 
     python benchmarks/layer_parts.py [--steps 400] [--seeds 0 1 2] [--data digits mnist] [--folder parts]
 
-Few steps are not the recipe's 3,000, and a part may earn its place only later. With a folder, a run that is
-finished is not computed again.
+The recipe has 3,000 steps, after which a part may contribute more. With a folder, finished runs are not
+computed again.
 """
 
 import argparse
@@ -71,24 +71,24 @@ class Lack:
     Attributes
     ----------
     title : str
-        What the table calls the variant.
+        Name of the variant in the table.
     mixing : tuple of str
-        Those of κ, a, b and e that are 0.
+        Names of κ, a, b and e that are set to 0.
     lengths : mapping
-        The logarithms of lengths that are not learned.
+        Logarithms of the lengths that are not learned.
     starts : mapping
-        Where other lengths start than in the whole layer.
+        Starting values of lengths that differ from the whole layer's.
     gate : bool
         The gate is 1.
     offset : bool
         Logits have no offset.
-    signals : bool
-        The controller hears 0 instead of what agents hear of the problem. The gates still see the classes of
+    summaries : bool
+        The controller gets 0 instead of the summaries of the problem. The gates still see the classes of
         the agent.
     local_steps : int
         Steps of a fit.
     moments : bool
-        Steps know the second moment (or its sketch, in the same directions) of the agent's own examples
+        Steps use the second moment (or its sketch, in the same directions) of the agent's own examples
         instead of all agents'. The centre of the features and their mean square stay shared.
     """
 
@@ -98,7 +98,7 @@ class Lack:
     starts: Mapping[str, float] = field(default_factory=dict)
     gate: bool = False
     offset: bool = False
-    signals: bool = False
+    summaries: bool = False
     local_steps: int = LOCAL_STEPS
     moments: bool = False
 
@@ -118,14 +118,14 @@ VARIANTS = {
         lengths={"newton": TINY, "damping": HUGE},
         starts={"gradient": -1.5},
     ),
-    "signals": Lack("without what agents hear of the problem", signals=True),
+    "summaries": Lack("without summaries of the problem", summaries=True),
     "second-step": Lack("one local step in a round, not two", local_steps=1),
     "shared-moment": Lack("with the second moment of the own examples only", moments=True),
 }
 
 
 class PartialController(Controller):
-    """A controller that lacks something; its parameters are those of the whole one."""
+    """A controller without some parts; it shares the parameters of the whole one."""
 
     def __init__(self, whole: Controller, lack: Lack) -> None:
         nn.Module.__init__(self)
@@ -137,18 +137,18 @@ class PartialController(Controller):
                 self.round_out.bias[list(LENGTHS).index(name)] = start
 
     def controls(
-        self, when: Tensor, signals: Tensor, examples: Tensor, agents: Tensor
+        self, when: Tensor, description: Tensor, examples: Tensor, agents: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the whole controller says, but for what is lacking."""
-        if self.lack.signals:
-            signals = torch.zeros_like(signals)
-        lengths, mixing, context = super().controls(when, signals, examples, agents)
+        """Return the outputs of the whole controller, except for the parts that are left out."""
+        if self.lack.summaries:
+            description = torch.zeros_like(description)
+        lengths, mixing, context = super().controls(when, description, examples, agents)
         lengths = pinned(lengths, LENGTHS, self.lack.lengths)
         mixing = pinned(mixing, MIXING, dict.fromkeys(self.lack.mixing, 0.0))
         return lengths, mixing, context
 
     def gates(self, about: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the whole controller says, but for what is lacking."""
+        """Return the outputs of the whole controller, except for the parts that are left out."""
         gate, weight = super().gates(about, context)
         gate = torch.ones_like(gate) if self.lack.gate else gate
         return gate, torch.zeros_like(weight) if self.lack.offset else weight
@@ -203,7 +203,7 @@ class Partial(Transferable):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a result depends on, beside variant and seed."""
+    """Everything that a result depends on except variant and seed."""
 
     steps: int
     tasks: int
@@ -261,7 +261,7 @@ def trained(variant: str, seed: int, problems: WideProblems, steps: int) -> Meta
 
 @torch.no_grad()
 def tested(optimizer: Transferable, study: Study, rounds: int, tasks: int) -> list[float]:
-    """Return the pooled accuracy on each validation task; a run that is no numbers is right about nothing."""
+    """Return the pooled accuracy on each validation task; a diverged run counts as 0."""
     algorithm = optimizer.on(study.model, rounds)
     steps = algorithm.steps
     network = study.network(0)

@@ -1,18 +1,18 @@
-"""The pretrained optimizer on federations at the edge of what it must cope with, beside DFedAvgM.
+"""The pretrained optimizer and DFedAvgM on extreme federations.
 
 Every case of `odd_federations` is drawn several times. On each draw the pretrained optimizer
-(SURF-T) runs for so many rounds, tuned DFedAvgM for as many and for ten times as many, and
+(SURF-T) runs for 20 rounds, tuned DFedAvgM for 20 and for 200 rounds, and
 centralised training to optimality; all start at zero. DFedAvgM is tuned for each case and each number
 of rounds, with the same number of trials on one more draw, which is not among those of the table;
 the penalty of centralised training on the same draw. The table has the pooled accuracy in percent,
-mean ± standard error over draws, a run whose weights are no numbers counting as 0; and the paired
-differences to DFedAvgM in as many rounds and in ten times as many. SURF-T is no worse where a difference is
+mean ± standard error over draws, where a diverged run counts as 0; and the paired
+differences to DFedAvgM with 20 and with 200 rounds. SURF-T is no worse where a difference is
 not below 0 by more than two standard errors.
 
-With `--scaling whole`, all methods see the features as they are. With `--scaling features`, SURF-T
-standardises them by what its agents tell each other, and DFedAvgM gets them standardised by all training
-examples for nothing; so too with `--scaling auto`, where SURF-T's agents find out whether to
-standardise. Centralised training, the ceiling, always gets them so.
+With `--scaling whole`, all methods use raw features. With `--scaling features`, SURF-T's agents
+standardise them by statistics that they exchange, and DFedAvgM gets features standardised by all training
+examples, at no cost; the same with `--scaling auto`, where SURF-T's agents decide whether to
+standardise. Centralised training, the ceiling, always gets standardised features.
 
     python benchmarks/odd_cases.py [--cases "2 agents" "4 features"] [--tasks 5] [--trials 8]
 """
@@ -47,17 +47,17 @@ from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.config import Scaling
 
 LONGER = 10
-"""How many times the rounds of SURF-T the longer runs of DFedAvgM take."""
+"""Factor of the longer runs' rounds of DFedAvgM to the rounds of SURF-T."""
 
 RIVALS = ("dfedavgm", "dfedavgm_long")
-"""DFedAvgM in as many rounds as SURF-T, and in more."""
+"""DFedAvgM with the same number of rounds as SURF-T, and with more."""
 
 Draw = tuple[Task, Network]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One method on all draws of a case: accuracies `[draws]`, and how many runs were no numbers."""
+    """One method on all draws of a case: accuracies `[draws]`, and the number of diverged runs."""
 
     accuracy: Tensor
     broken: int = 0
@@ -74,8 +74,8 @@ class Column:
         return {**summary(self.accuracy), "broken": self.broken, "settings": self.settings}
 
     def cell(self) -> str:
-        """Return what the table says of it."""
-        noted = f" ({self.broken} of {len(self.accuracy)} runs no numbers)" if self.broken else ""
+        """Return the cell of the table."""
+        noted = f" ({self.broken} of {len(self.accuracy)} runs diverged)" if self.broken else ""
         return percent(self.accuracy) + noted
 
 
@@ -244,9 +244,9 @@ def main() -> None:
     )
     same, more = (sum(row.no_worse(rival) for row in rows) for rival in RIVALS)
     print(
-        f"\nSURF-T is no worse than DFedAvgM with as many rounds in {same} of {len(rows)} cases, "
+        f"\nSURF-T is no worse than DFedAvgM with the same rounds in {same} of {len(rows)} cases, "
         f"and with {LONGER} times as many in {more}.\n"
-        f"Weights that are no numbers: SURF-T in {surf} of {total} runs, "
+        f"Diverged: SURF-T in {surf} of {total} runs, "
         f"DFedAvgM in {short} of {total} and in {longer} of {total}.\n"
         f"{sum(row.seconds for row in rows):.0f} s of processor time"
     )

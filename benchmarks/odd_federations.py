@@ -1,7 +1,7 @@
-"""Federations at the edge of what an optimizer must cope with, to test and to compare methods on.
+"""Extreme federations for tests and comparisons.
 
-Each case is one difficulty with everything else ordinary: Gaussian classes whose means lie so far
-apart that a linear classifier is right about three times out of four or more.
+Each case has one difficulty; everything else is ordinary: Gaussian classes whose means are so far
+apart that a linear classifier reaches an accuracy of about 75 % or more.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,12 @@
 """One meta-training step of U-DGD at the paper's scale against the bare linear algebra in it, and its memory.
 
-Bare are the products of the perceptrons, one forward and two backward (for the weights and for the
-matrix) at each layer, into tensors that are there already, and one pass of torch's fused Adam over as
-many numbers as there are parameters. Everything else (filters, constraints and their second
-derivatives, drawing the task and its mini-batches, memory) is what the ratio shows above 1.
+The bare algebra is the products of the perceptrons, one forward and two backward (for the weights and for
+the matrix) at each layer, into preallocated tensors, and one pass of torch's fused Adam over all
+parameters. Everything else (filters, constraints and their second
+derivatives, drawing the task and its mini-batches, memory) makes the ratio exceed 1.
 
-The step and its bare algebra run in a process each, so that the peak is the step's alone, and in turn,
-so that a busy machine disturbs both alike. The step's process needs 7 GB, the other one 1 GB.
+The step and its bare algebra run in one process each, so that the peak memory is the step's alone, and in
+turn, so that a busy machine disturbs both alike. The step's process needs 7 GB, the other one 1 GB.
 
     python benchmarks/paper_scale.py [--features 512] [--agents 100] [--repeats 3]
 """

@@ -1,9 +1,9 @@
-"""How good the probabilities of the pretrained optimizer are, beside cross-validated centralised training.
+"""The probabilities of the pretrained optimizer, compared with cross-validated centralised training.
 
 Real and generated tables, some rows of which are dealt at random to ten agents over a 3-regular graph; the
-optimizer runs for 20 rounds, and its consensus head is judged by the cross-entropy on the other rows: as sure
-as it is without the learned factor of its logits, with it, and with the factor that is best for these rows,
-which nobody can know. Beside them is logistic regression on all training rows in one place, standardised, with
+optimizer runs for 20 rounds, and the table has the cross-entropy of its consensus head on the other rows:
+without the learned factor of its logits, with it, and with the best factor for these rows, which is not
+known in practice; and that of logistic regression on all training rows in one place, standardised, with
 its penalty chosen by five-fold cross-validation. Each is the mean over draws of the rows,
 and of the problem where it is generated.
 

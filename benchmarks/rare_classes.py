@@ -1,10 +1,10 @@
-"""Classes of very different size: the pretrained optimizer beside centralised training.
+"""Classes of very different size: the pretrained optimizer compared with centralised training.
 
 Generated problems with two classes, one of which is rare, or twenty whose sizes fall as 1/k^1.2, dealt to 20
 agents at random or so that an agent holds few classes (Dirichlet 0.3). The pretrained optimizer runs for
-20 rounds over a 3-regular graph, with its damping as it was learned, and with less of it for rare classes, as
-`FederatedClassifier` has it. The table has the accuracy of the consensus head on test examples in percent
-and its cross-entropy, each the mean over draws, beside logistic regression on all data.
+20 rounds over a 3-regular graph, with its damping as learned, and with less of it for rare classes, as in
+`FederatedClassifier`. The table has the accuracy of the consensus head on test examples in percent
+and its cross-entropy, each the mean over draws, and those of logistic regression on all data.
 
     python benchmarks/rare_classes.py [--draws 5]
 """

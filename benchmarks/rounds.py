@@ -3,7 +3,7 @@
 100 agents, 5,130 parameters each (512 features, 10 classes), 45 examples an agent. The products are
 counted while the method takes a step: two for each gradient (the scores, and the gradient from the
 residuals), one for each mixing. Everything else (softmax, drawing mini-batches, momentum, corrections)
-is what the ratio shows above 1. Closed forms also solve linear systems at every agent, which are not
+makes the ratio exceed 1. Closed forms also solve linear systems at every agent, which are not
 among the products.
 
     python benchmarks/rounds.py [--features 512] [--agents 100] [--repeats 7]

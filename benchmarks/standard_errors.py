@@ -1,10 +1,10 @@
 """How much larger the error over new data is than the standard error over tasks, which share their examples.
 
-The test part of a study's data is split at random into halves, many times. From each half so many tasks are
-drawn, of half as many agents as the study's, so that they share as much of it as the study's tasks do of the
+The test part of a study's data is split at random into halves, many times. The tasks drawn from each half
+have half as many agents as the study's, so that they share as much of it as the study's tasks do of the
 whole; ridge regression and class means are fitted to their training examples in one place and scored on
-their test examples. If standard errors told the whole error, the means of two halves would differ by about
-as much as these say: the table has the root mean square of the differences in units of that, for both
+their test examples. If the standard error were the whole error, the means of two halves would differ by about
+that much: the table has the root mean square of the differences in units of it, for both
 methods, and for the difference of the two on the same tasks.
 
     python benchmarks/standard_errors.py [--study digits] [--splits 40] [--tasks 30 120]

@@ -1,7 +1,7 @@
-"""A fit with as many threads as there are cores against one with one, alone and beside other work.
+"""A fit with one thread for each core against a fit with one thread, on an idle and on a busy machine.
 
-The other work is a process for each core that goes round in circles. Fits take turns, and each is taken
-several times; the median counts.
+The busy machine runs one process for each core that computes in a loop. Fits alternate; the table has the
+ratio of medians.
 
     python benchmarks/threads.py [--repeats 3]
 """
@@ -43,7 +43,7 @@ CASES = {
 
 @contextmanager
 def others(cores: int) -> Iterator[None]:
-    """Keep so many cores busy for a while."""
+    """Keep a number of cores busy."""
     busy = [Process(target=circle, daemon=True) for _ in range(cores)]
     for one in busy:
         one.start()
@@ -78,7 +78,7 @@ def main() -> None:
         print("one core only: there is nothing to compare")
         return
     print(
-        f"| data | with {cores} threads, alone | beside {cores} busy processes |\n| --- | ---: | ---: |"
+        f"| data | with {cores} threads, idle machine | next to {cores} busy processes |\n| --- | ---: | ---: |"
     )
     for case, (data, agents) in CASES.items():
         cells = []

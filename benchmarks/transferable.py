@@ -1,14 +1,14 @@
 """The transferable layer against the bare linear algebra in it, and against the paper's layer.
 
 A run of 20 rounds over 100 agents with 512 features, 45 examples each and 10 classes, on a 3-regular
-graph. Its products and decompositions are written down while it runs, and done again on the same
-numbers with nothing in between, into tensors that are there already. Everything else (softmax, the
-perceptrons, sums, memory) is what the ratio shows above 1.
+graph. Its products and decompositions are recorded while it runs, and repeated on the same
+numbers with nothing in between, into preallocated tensors. Everything else (softmax, the
+perceptrons, sums, memory) makes the ratio exceed 1.
 
 With --steps, also one meta-training step of it at that size, as `fedsurf pretrain` takes it, in turn with
-two of the paper's layer by the same trainer: with the same settings, so that the layers alone differ, the
-loss and the gradients on all agents' examples and the gradient clipped, for which it must be whole; and as
-the paper takes it, another and cheaper step, with the loss on an agent's own test examples and gradients
+two of the paper's layer by the same trainer: with the same settings, so that only the layers differ (the
+loss and the gradients on all agents' examples, and the whole gradient clipped); and with the paper's
+settings, a different and cheaper step, with the loss on an agent's own test examples and gradients
 on mini-batches. U-DGD has 531 million parameters there and needs about 9 GB.
 
 Everything runs on one thread, as `fedsurf pretrain` does; OMP_NUM_THREADS sets another number.

@@ -1,10 +1,10 @@
-"""The pretrained optimizer on graphs whose agents would swing between two sides, lazy and not.
+"""The pretrained optimizer on graphs where agents would oscillate between two sides, with and without laziness.
 
 Where most links of a graph lead from one side to the other, the smallest eigenvalue of S is close to -1, and
-learned memory makes every swing larger than the one before. There agents are lazy: they keep some of what
+learned memory amplifies oscillations. There agents are lazy: they keep a share of what
 they sent (`unrolled.transferable.graph`). The table has the pooled accuracy in percent after 10, 20 and 40
 rounds, mean ± standard error over draws of Gaussian classes (`odd_federations`), with agents that hold all
-classes and with agents that hold one each: as it is, and if agents never were lazy.
+classes and with agents that hold one each: with lazy agents, and never lazy.
 
     python benchmarks/two_sides.py [--draws 5]
 """

@@ -1,9 +1,9 @@
-"""Agents that hold very different numbers of rows: whether their heads count alike where they are mixed.
+"""Agents with very different numbers of rows: heads mixed with equal weights, or weighted.
 
 Half of the rows of a table are test rows. Of the others, a few agents hold one row or ten each, and one agent
 all the rest; or each of eight agents holds half as many as the one before. The pretrained optimizer runs for
-20 rounds as `FederatedClassifier` uses it, once with the heads of all agents counting alike, once weighed by
-the square roots of the numbers of their rows, as `FederatedClassifier` has it. The table has the accuracy of
+20 rounds as `FederatedClassifier` uses it, once with equal weights, once weighted by
+the square roots of the numbers of rows, as in `FederatedClassifier`. The table has the accuracy of
 the agents' heads on the test rows in percent, averaged over the agents, mean ± standard error over draws, and
 that of logistic regression on all training rows in one place, standardised.
 
@@ -54,12 +54,12 @@ def _halves(rows: int, agents: int) -> list[int]:
 
 
 def dealt(x: torch.Tensor, y: torch.Tensor, sizes: list[int]) -> Examples:
-    """Give so many rows to each agent, one after the other."""
+    """Give each agent its number of rows, one after the other."""
     return Examples.pad(list(x.split(sizes)), list(y.split(sizes)))
 
 
 def accuracies(rows: Rows, sizes: Callable[[int], list[int]], seed: int, graph: str) -> list[float]:
-    """Return the accuracy with agents alike, with agents weighed, and of logistic regression."""
+    """Return the accuracy with equal weights, with weighted agents, and of logistic regression."""
     x, x_test, y, y_test = train_test_split(
         *rows, test_size=0.5, stratify=rows[1], random_state=seed
     )

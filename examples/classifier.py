@@ -1,8 +1,7 @@
 """Twelve clinics that see different patients train one classifier, over links or through a server.
 
 Each clinic holds a few dozen cases, of one diagnosis mostly. The pretrained optimizer needs no tuning:
-20 rounds of communication, beside what every clinic would learn alone and what all data in one place
-would give.
+20 rounds of communication, compared with every clinic alone and with all data in one place.
 
     python classifier.py
 """
@@ -27,7 +26,7 @@ def clinics_of(y: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def main() -> None:
-    """Train in four ways, and print the accuracy on cases that nobody saw."""
+    """Train in four ways, and print the accuracy on new cases."""
     data = load_breast_cancer()
     x, x_test, y, y_test = train_test_split(data.data, data.target, random_state=0)
     clinics = clinics_of(y, np.random.default_rng(0))

@@ -1,7 +1,7 @@
-"""A federated method of one's own, DGD with momentum, beside DGD: both tuned alike, then compared.
+"""A custom federated method, DGD with momentum, compared with DGD after equal tuning.
 
 An algorithm is two methods, `init` and `step`, over a state of tensors. All agents are one batch,
-and what an agent learns of the others comes through `network.mix` alone.
+and agents exchange information through `network.mix` only.
 
     python own_algorithm.py
 """
@@ -43,7 +43,7 @@ class MomentumDGD:
 
     @property
     def name(self) -> str:
-        """What tables and figures call it."""
+        """Name in tables and figures."""
         return "DGD with momentum"
 
     def init(

@@ -1,4 +1,4 @@
-"""Arrays, a graph and a model of one's own: two rings, a karate club and a hidden layer.
+"""Custom data, graph and model: two rings, a karate club and a hidden layer.
 
 DGD trains a softmax layer and a network with one hidden layer over the same graph on the same tasks.
 One ring lies inside the other, so that no straight line divides them and the hidden layer pays.
@@ -22,7 +22,7 @@ ROUNDS = 80
 
 
 def main() -> None:
-    """Train both models over the club, and print what they achieved."""
+    """Train both models over the club, and print their accuracy."""
     x, y = make_circles(6000, noise=0.1, factor=0.4, random_state=0)
     dataset = Dataset.from_arrays(x, y, name="rings", test_fraction=0.3)
     features = features_of(dataset, FeatureConfig(backbone="none"))

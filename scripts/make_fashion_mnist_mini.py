@@ -22,7 +22,7 @@ OUTPUT = (
 )
 STEP = 23
 LIMIT = 3_000_000
-MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip file can say
+MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip file
 
 
 def shrink(images: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The documentation says what is so: its code runs, its commands parse, its links lead somewhere."""
+"""The documentation is correct: its code runs, its commands parse, its links have targets."""
 
 import functools
 import inspect
@@ -170,7 +170,7 @@ def test_mypy_accepts_the_python_of_the_pages_on_extending(page, tmp_path):
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=name)
-def test_an_example_runs_and_says_something(script, elsewhere):
+def test_an_example_runs_and_prints_something(script, elsewhere):
     done = subprocess.run(
         [sys.executable, script],
         cwd=elsewhere,
@@ -233,12 +233,13 @@ def test_contributing_names_files_and_folders_that_exist():
 
 
 @pytest.mark.parametrize("public", fedsurf.__all__)
-def test_help_says_what_every_public_name_takes(public):
+def test_every_argument_of_a_public_name_is_documented(public):
     thing = getattr(fedsurf, public)
     if not callable(thing) or getattr(thing, "_is_protocol", False):
         return
-    said = inspect.getdoc(thing)
-    assert said
-    fields = re.findall(r'^    (\w+): [^\n]*\n    """', inspect.getsource(thing), re.MULTILINE)
-    silent = {*inspect.signature(thing).parameters} - {*re.findall(r"\w+", said), *fields}
-    assert not silent, f"{public} does not say what it takes as {sorted(silent)}"
+    text, source = inspect.getdoc(thing), inspect.getsource(thing)
+    assert text
+    fields = re.findall(r'^    (\w+): [^\n]*\n    """', source, re.MULTILINE)
+    fields += re.findall(r"^    #: [^\n]*\n    (\w+): ", source, re.MULTILINE)
+    missing = {*inspect.signature(thing).parameters} - {*re.findall(r"\w+", text), *fields}
+    assert not missing, f"{public} does not document {sorted(missing)}"

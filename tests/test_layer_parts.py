@@ -115,17 +115,17 @@ def test_gates_are_one_and_offsets_zero_where_they_are_lacking(parts, name):
     assert bool((weight == 0).all()) == (name == "offset")
 
 
-@pytest.mark.parametrize("name", ["whole", "signals"])
+@pytest.mark.parametrize("name", ["whole", "summaries"])
 def test_without_signals_every_problem_gets_the_same_controls(parts, name):
     controller = optimizer_of(parts, parts.VARIANTS[name]).graph
     share = torch.full((AGENTS, 1), 0.5, dtype=torch.float64)
 
     def controls(seed, when):
-        signals = random_data.weights(seed, AGENTS, DESCRIPTION_SIZE)
-        return torch.cat(controller.controls(when, signals, share, share), 1)
+        summaries = random_data.weights(seed, AGENTS, DESCRIPTION_SIZE)
+        return torch.cat(controller.controls(when, summaries, share, share), 1)
 
     early, late = random_data.weights(2, 2, SCHEDULE_SIZE)
-    assert controls(0, early).equal(controls(1, early)) == (name == "signals")
+    assert controls(0, early).equal(controls(1, early)) == (name == "summaries")
     assert not controls(0, early).equal(controls(0, late))
 
 
@@ -182,8 +182,10 @@ def test_a_variant_learns_the_rest(parts, problems):
         unused |= {"again"} if lack.local_steps == 1 else set()
         assert {control for control, learned in controls.items() if not learned} == unused, name
         assert moved["graph.class_out.bias"].tolist() == [not lack.gate, not lack.offset], name
-        heard = moved["graph.round_in.weight"][:, SCHEDULE_SIZE : SCHEDULE_SIZE + DESCRIPTION_SIZE]
-        assert bool(heard.any()) != lack.signals, name
+        learned = moved["graph.round_in.weight"][
+            :, SCHEDULE_SIZE : SCHEDULE_SIZE + DESCRIPTION_SIZE
+        ]
+        assert bool(learned.any()) != lack.summaries, name
         assert moved["graph.round_in.weight"][:, :SCHEDULE_SIZE].any(), name
         assert not any(value.any() for where, value in moved.items() if "server" in where), name
 
