@@ -96,7 +96,7 @@ def main() -> None:
         parser.error(f"--draws: got {options.draws}, but it must be at least 2")
     limit_threads(0)
     print(
-        "| data | agents | alike | weighed | logistic regression |\n| --- | --- | ---: | ---: | ---: |"
+        "| data | agents | equal | weighted | logistic regression |\n| --- | --- | ---: | ---: | ---: |"
     )
     for name, load in TABLES.items():
         rows = load()

@@ -35,6 +35,8 @@ class StarNetwork(Network):
         Number of agents that report in a round (the paper: 10 of 100); None for all.
     generator : torch.Generator
         Draws the agents that report.
+    shift : {"adjacency", "metropolis", "laplacian"}
+        The shift operator S.
     calling : {"random", "in-turn"}
         The way in which they are drawn. If all report, both give the same bits.
 
