@@ -156,7 +156,7 @@ def test_one_local_step_is_one(parts, name, monkeypatch):
 def test_without_the_shared_moment_agents_know_that_of_their_own_examples(parts, name):
     task = task_of(train=12)
     state, _ = after(optimizer_of(parts, parts.VARIANTS[name]), task, 4)
-    x = task.train.x - state.centre[:, None]
+    x = task.train.x - state.examples[0].centre[:, None]
     values = torch.linalg.eigvalsh(x.mT @ x / x.shape[1])
     found = state.problems[0].curvature.values
     assert torch.allclose(found, values) == (name == "shared-moment")

@@ -186,16 +186,7 @@ class GradientTransfer(nn.Module):
 class GradientTransferAlgorithm:
     """An optimizer for modules that trains one model in a fixed number of rounds.
 
-    Attributes
-    ----------
-    optimizer : GradientTransfer
-        The learned parameters.
-    model : ModuleModel
-        The model that agents train.
-    rounds : int
-        The communication rounds of a whole run, which the controls depend on.
-    start : Start
-        Draws W_0.
+    The controls depend on the `rounds` of a whole run; `start` draws W_0.
     """
 
     name = "SURF-G"
@@ -259,7 +250,7 @@ class GradientTransferAlgorithm:
         eta, normalised, decay = (controls[name].clamp(-14, 3).exp() for name in LENGTHS)
         beta = controls["momentum"].sigmoid()
         fitted, momentum, squares = weights, torch.zeros_like(weights), state.squares
-        losses = [self._loss(weights, task)]
+        losses = [model.loss(weights.detach(), task.train)]
         for step in range(self.optimizer.config.local_steps):
             if step:
                 gradient = model.gradient(fitted, task.train)
@@ -273,7 +264,7 @@ class GradientTransferAlgorithm:
             move = eta * momentum + normalised * direction + decay * fitted
             fitted = fitted - tensors.shortened(move, fitted)
             if step == 0:
-                losses.append(self._loss(fitted, task))
+                losses.append(model.loss(fitted.detach(), task.train))
         correction, keep, stay, memory = (controls[name].tanh() for name in MIXING)
         sent = fitted
         if state.rounds:
@@ -324,10 +315,6 @@ class GradientTransferAlgorithm:
         values = two_layers(self.optimizer.first, self.optimizer.second, torch.cat(inputs, 2))
         named = zip(CONTROLS, values.unbind(2), strict=True)
         return {name: tensors.spread(value) for name, value in named}
-
-    @torch.no_grad()
-    def _loss(self, weights: Tensor, task: Task) -> Tensor:
-        return self.model.loss(weights, task.train)
 
 
 @torch.no_grad()

@@ -177,14 +177,15 @@ def test_averages_stay_those_of_the_agents_summaries(features):
         torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
         assert not torch.allclose(state.sums, state.own_sums)
         contributed = [
-            federation.contribution(i, state.centre[i], centred=False) for i in range(AGENTS)
+            federation.contribution(i, state.examples[0].centre[i], centred=False)
+            for i in range(AGENTS)
         ]
         sketch = unpack(state.own_moments[:, features:], *omega.shape).mT.flatten(1)
         own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
         for found, place in ((state.own_sums, 0), (own_moments, 1)):
             expected = torch.tensor([one[place] for one in contributed], dtype=torch.float64)
             torch.testing.assert_close(found, expected)
-        centres.append(state.centre)
+        centres.append(state.examples[0].centre)
     assert not torch.equal(centres[SHARED_ROUNDS - 2], centres[SHARED_ROUNDS - 1])
     assert torch.equal(centres[SHARED_ROUNDS - 1], centres[-1])
     # Three rounds do not average perfectly, but they bring the centres close to the one mean.

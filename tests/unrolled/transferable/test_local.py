@@ -319,7 +319,7 @@ def test_a_run_in_groups_is_that_of_all_agents_at_once(request, gaps, features, 
         "confidence_sums",
     ):
         torch.testing.assert_close(getattr(found, name), getattr(alone, name))
-    for name in ("counts", "centre", "unit"):
+    for name in ("counts", "unit"):
         pair = getattr(found, name), getattr(alone, name)
         assert pair == (None, None) or torch.allclose(*pair)
 

@@ -37,15 +37,7 @@ HALF_CORRECTION = 0.05
 
 
 class Confidence(nn.Module):
-    """The perceptron. Before it is trained, the numbers that agents send decide alone.
-
-    Parameters
-    ----------
-    width : int
-        Its hidden units.
-    generator : torch.Generator
-        Draws the initial parameters.
-    """
+    """A perceptron of `width` hidden units. Untrained, it leaves the decision to the agents' numbers."""
 
     def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -73,11 +65,6 @@ def own_confidence_sums(logits: Tensor, probabilities: Tensor, labels: Tensor) -
     return torch.stack([slope, spread], 1)
 
 
-def weights_per_example(estimate: FederationEstimate) -> Tensor:
-    """Return how many weights of a head matter for each example of the federation, `[agents]`."""
-    return estimate.varying * max(1, estimate.classes.shape[1] - 1) / estimate.total
-
-
 def confidence_inputs(
     when: Tensor, estimate: FederationEstimate, sums: Tensor, agents: Tensor, *, server: bool
 ) -> Tensor:
@@ -94,9 +81,10 @@ def confidence_inputs(
     relative = (classes * share).log()
     mean = sums / estimate.examples[:, None].clamp(min=0.1)
     slope, spread = mean[:, :1], mean[:, 1:].clamp(min=0) + 1e-3
+    weights_per_example = estimate.varying * max(1, classes - 1) / estimate.total
     inputs = [
         (-slope / spread).clamp(-MAX_LOG_FACTOR, MAX_LOG_FACTOR),
-        weights_per_example(estimate).log()[:, None],
+        weights_per_example.log()[:, None],
         spread.log() / 3,
         when.expand(len(share), -1),
         estimate.description,

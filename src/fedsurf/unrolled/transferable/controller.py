@@ -59,14 +59,7 @@ def schedule(step: int, steps: int, called: float, like: Tensor) -> Tensor:
 class Controller(nn.Module):
     """Maps an agent's knowledge to the controls of a round and the gates of its classes.
 
-    Parameters
-    ----------
-    width : int
-        Hidden units of the round's perceptron.
-    class_width : int
-        Hidden units of the classes' perceptron.
-    generator : torch.Generator
-        Draws the initial parameters.
+    The perceptrons of the round and of the classes have `width` and `class_width` hidden units.
     """
 
     def __init__(self, width: int, class_width: int, generator: torch.Generator) -> None:

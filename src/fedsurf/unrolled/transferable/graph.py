@@ -3,8 +3,8 @@
 Agents send φ = V + κ (W − V_prev) and mix with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
 
 Mixing counts agents alike, however many examples they hold. Where these are very unequal, most heads are
-of agents that know next to nothing; weighing heads by a power of the number of examples (`head_mass`)
-lets those count for more that know more.
+of agents that know next to nothing; weighing heads by a power of the number of examples lets those
+count for more that know more (`MASS_POWER`).
 
 Where most links lead from one side of a graph to the other, as in a bipartite one, agents' heads swing:
 the smallest eigenvalue of S is close to −1, and the learned memory, which saw no such graph in
@@ -73,7 +73,7 @@ def round_over_graph(
     sharing = state.rounds < algorithm.shared_rounds
     if sharing:
         summaries += [state.moments, state.spreads]
-    mass = head_mass(state.counts) if algorithm.weigh_agents else None
+    mass = state.counts**MASS_POWER if algorithm.weigh_agents else None
     parts = [sent if mass is None else mass * sent, torch.cat(summaries, 1)]
     if algorithm.optimizer.confidence is not None:
         parts.append(torch.lerp(update.confidence_sums, state.confidence_sums, PROGRESS_DECAY))
@@ -141,11 +141,6 @@ def _recentred(
 def neighbour_share(network: Network) -> Tensor:
     """Return the share of the agents that each hears in a round, itself included, `[agents, 1]`."""
     return ((1 + network.degrees) / network.agents)[:, None]
-
-
-def head_mass(count: Tensor) -> Tensor:
-    """Return the weight of each agent's head by the number of its examples, `[agents, 1]`."""
-    return count**MASS_POWER
 
 
 def mixing_weights(mixing: Tensor) -> tuple[Tensor, Tensor]:

@@ -126,22 +126,9 @@ def local_update(
 ) -> LocalUpdate:
     """Fit the heads of a group of agents, `head[agents, parameters]`, class by class, to their examples.
 
-    Parameters
-    ----------
-    problem, estimate : LocalProblem, FederationEstimate
-        The agents' examples, and their knowledge of the federation.
-    heard_share : Tensor
-        The share of all agents whose messages reach each agent, or the server, in a round, `[agents, 1]`.
-    when : Tensor
-        The schedule of the round, `[SCHEDULE_SIZE]`.
-    steps : int
-        Newton-like steps of the round.
-    batch_size : int or None
-        Examples of an agent that the head is fitted to, drawn by `generator`; None for all.
-    ease_rare : bool
-        Whether steps of rare classes are damped less.
-    confident : bool
-        Whether to compute `confidence_sums`.
+    `heard_share[agents, 1]` is the share of all agents whose messages reach each agent, or the server, in
+    a round, and `when` the round's `schedule`. `batch_size` and `ease_rare` are those of
+    `TransferableAlgorithm`; `confident` is whether to compute `confidence_sums`.
     """
     whole, classes = problem.examples, problem.examples.labels.shape[1]
     count = whole.count[:, 0]

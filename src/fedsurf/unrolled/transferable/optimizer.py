@@ -190,11 +190,6 @@ class TransferState(State):
         return join_groups([own.count[:, 0] for own in self.examples], self.groups)
 
     @property
-    def centre(self) -> Tensor:
-        """Each agent's centre, raw, `[agents, features]`."""
-        return join_groups([own.centre for own in self.examples], self.groups)
-
-    @property
     def unit(self) -> Tensor | None:
         """Each agent's unit of each feature, raw, `[agents, features]`; None for 1."""
         return joined_units(self.examples, self.groups)

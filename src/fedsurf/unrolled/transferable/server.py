@@ -8,6 +8,7 @@ so far; agents keep nothing that they hear but the units of the features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
-from fedsurf.unrolled.transferable.graph import bounded, head_mass
+from fedsurf.unrolled.transferable.graph import MASS_POWER, bounded
 from fedsurf.unrolled.transferable.local import (
     by_group,
     of_agents,
@@ -50,21 +51,51 @@ def round_through_server(
     generator: torch.Generator,
 ) -> TransferState:
     """Take one round through a server."""
-    called, features = network.call(), algorithm.model.features
-    directions = algorithm.directions(network, state.head)
+    called = network.call()
     if algorithm.standardising and state.reports:
         # Only the called agents that do not know the units need them.
         new, units = ~state.informed, torch.cat(algorithm.units(task, state.spreads), 1)
         network.download(units[0], called[new[called]], among=new)
     message = [state.fitted[0], state.sums[0], state.progress[0], state.moments[0]]
-    sizes = [len(part) for part in message]
     received = network.download(torch.cat(message), called)
-    head, sums, progress, moments = torch.split(received, sizes, 1)
+    parts = torch.split(received, [len(part) for part in message], 1)
+    reply, mixing, unit = _called_work(algorithm, state, called, parts, network, generator)
+    received, sizes = network.upload(torch.cat(reply, 1), called), [part.shape[1] for part in reply]
+    # Agents need not send the controls of mixing: the server can compute them from both messages.
+    state = _server_update(algorithm, state, received, sizes, mixing, unit, network)
+    state = replace(state, informed=state.informed.index_fill(0, called, state.rounds > 1))
+    if not algorithm.standardising or state.rounds > algorithm.shared_rounds:
+        return state
+    # With the spreads of the called agents' features, all agents need new units.
+    own = network.upload(state.own_spreads[called], called)
+    spreads = pooled_spreads(state.spreads[0], own)[None]
+    examples = algorithm.local_examples(task, state.groups, spreads)
+    return replace(
+        state,
+        spreads=spreads,
+        informed=torch.zeros_like(state.informed),
+        sketch=sketches(examples, state.groups, algorithm.directions(network, state.head)),
+        examples=examples,
+    )
+
+
+def _called_work(
+    algorithm: TransferableAlgorithm,
+    state: TransferState,
+    called: Tensor,
+    received: Sequence[Tensor],
+    network: Network,
+    generator: torch.Generator,
+) -> tuple[list[Tensor], Tensor, Tensor | None]:
+    """Fit the server's head at the called agents; return their reply, their mixing, and the unit."""
+    head, sums, progress, moments = received
     sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
+    directions = algorithm.directions(network, state.head)
     groups, examples = of_agents(state.groups, state.examples, called)
     own = Contribution(state.own_sums[called], state.own_moments[called])
     if state.reports:
-        examples = recentred(examples, groups, common_centre(moments, sums, features))
+        centre = common_centre(moments, sums, algorithm.model.features)
+        examples = recentred(examples, groups, centre)
         own = contributions(examples, groups, state.sketch[called], directions, centred=False)
     else:
         sums, moments = own
@@ -79,19 +110,31 @@ def round_through_server(
         head.new_full((len(called), 1), len(called) / network.agents),
     )
     reply = [update.fitted, own.sums, update.progress, own.moments, update.confidence_sums]
-    received = network.upload(torch.cat(reply, 1), called)
-    sizes.append(update.confidence_sums.shape[1])
+    unit = examples[0].unit
+    return reply, update.mixing, None if unit is None else unit[:1]
+
+
+def _server_update(
+    algorithm: TransferableAlgorithm,
+    state: TransferState,
+    received: Tensor,
+    sizes: list[int],
+    mixing: Tensor,
+    unit: Tensor | None,
+    network: Network,
+) -> TransferState:
+    """Mix the mean of the called agents' heads with earlier ones, and average their summaries."""
+    called, features = len(mixing), algorithm.model.features
     head, sums, progress, moments, confidence_sums = torch.split(received.mean(0), sizes)
     if algorithm.weigh_agents:
-        mass = head_mass(received[:, sizes[0] + sizes[1] - SUMS_SIZE])
+        mass = received[:, sizes[0] + sizes[1] - SUMS_SIZE] ** MASS_POWER
         head = mass @ received[:, : sizes[0]] / mass.sum()
     sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
-    # Agents need not send these controls: the server can compute them from both messages.
-    keep, stay, old = server_weights(update.mixing)
+    keep, stay, old = server_weights(mixing)
     head = (1 - stay - old) * head + stay * state.fitted[0] + old * state.previous[0]
     average = torch.lerp(head, state.head[0], keep)
-    reports = state.reports + len(called)
-    share, decay = len(called) / reports, PROGRESS_DECAY if state.reports else 0.0
+    reports = state.reports + called
+    share, decay = called / reports, PROGRESS_DECAY if state.reports else 0.0
     all_sums = torch.lerp(state.sums[0], sums, share)
     all_moments = torch.lerp(state.moments[0], moments, share)
     if algorithm.standardising and state.rounds <= algorithm.shared_rounds:
@@ -99,27 +142,23 @@ def round_through_server(
         each = all_sums[-SUMS_SIZE] / sums[-SUMS_SIZE].clamp(min=1e-6)
         all_sums = torch.cat([all_sums[: 1 - SUMS_SIZE], sums[1 - SUMS_SIZE :]])
         all_moments = torch.cat([all_moments[:features], each * moments[features:]])
-    unit = None if examples[0].unit is None else examples[0].unit[:1]
+    directions = algorithm.directions(network, state.head)
     varying = varying_count(all_sums[None], all_moments[None], directions, unit)[0]
-    state = replace(
+    progress = torch.lerp(progress, state.progress[0], decay)
+    confidence_sums = torch.lerp(confidence_sums, state.confidence_sums[0], decay)
+    return replace(
         state,
-        informed=state.informed.index_fill(0, called, bool(state.reports)),
         head=average.expand(network.nodes, -1),
         previous=state.fitted,
         fitted=head.expand(network.nodes, -1),
         sums=_at_server(state.sums, all_sums),
-        progress=_at_server(state.progress, torch.lerp(progress, state.progress[0], decay)),
-        confidence_sums=_at_server(
-            state.confidence_sums, torch.lerp(confidence_sums, state.confidence_sums[0], decay)
-        ),
+        progress=_at_server(state.progress, progress),
+        confidence_sums=_at_server(state.confidence_sums, confidence_sums),
         moments=_at_server(state.moments, all_moments),
         varying=_at_server(state.varying, varying),
         reports=reports,
         rounds=state.rounds + 1,
     )
-    if not algorithm.standardising or state.rounds > algorithm.shared_rounds:
-        return state
-    return _with_new_units(algorithm, state, task, called, network)
 
 
 def server_weights(mixing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,27 +168,6 @@ def server_weights(mixing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # The agents' heads keep some weight whatever the features; without it W diverges.
     shrink = MAX_OLD_WEIGHT / (stay + memory).clamp(min=MAX_OLD_WEIGHT)
     return keep, shrink * stay, shrink * memory
-
-
-def _with_new_units(
-    algorithm: TransferableAlgorithm,
-    state: TransferState,
-    task: Task,
-    called: Tensor,
-    network: Network,
-) -> TransferState:
-    """Receive the spreads of the called agents' features; then all agents need new units."""
-    own = network.upload(state.own_spreads[called], called)
-    spreads = pooled_spreads(state.spreads[0], own)[None]
-    examples = algorithm.local_examples(task, state.groups, spreads)
-    directions = algorithm.directions(network, state.head)
-    return replace(
-        state,
-        spreads=spreads,
-        informed=torch.zeros_like(state.informed),
-        sketch=sketches(examples, state.groups, directions),
-        examples=examples,
-    )
 
 
 def _at_server(values: Tensor, server: Tensor) -> Tensor:
