@@ -47,8 +47,8 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
             value = getattr(config, name)
             if value != default:
                 raise ValueError(
-                    f"{name}: got {value!r} with a {config.graph.kind} graph, but only the agents of "
-                    "a star are called by a server"
+                    f"{name}: got {value!r} with a {config.graph.kind} graph, but only a star has a "
+                    "server that calls agents"
                 )
         network = Network(make_graph(config.graph, agents, generator), shift_of(config))
     return with_faults(network, config.faults, generator)

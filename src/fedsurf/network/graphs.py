@@ -1,12 +1,19 @@
 """Graphs: the links between agents, from families by name or from any networkx graph."""
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import get_args
+from collections.abc import Hashable, Sequence
+from functools import partial
 
 import networkx as nx
 import torch
 
-from fedsurf.common.checks import check_count, check_kind, check_share, check_whole, counted
+from fedsurf.common.checks import (
+    check_count,
+    check_kind,
+    check_option,
+    check_share,
+    check_whole,
+    counted,
+)
 from fedsurf.common.randomness import next_seed
 from fedsurf.network.config import GraphConfig, GraphKind
 
@@ -21,6 +28,7 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
     again, up to a hundred times.
     """
     check_count(agents, "agents")
+    check_option(config.kind, GraphKind, "kind")
     degree, probability = config.degree, config.probability
     if config.kind == "star":
         return nx.star_graph(agents)
@@ -35,26 +43,23 @@ def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> 
             return _torus(agents)
         case "regular":
             _check_degree(degree, agents, even=agents * degree % 2 == 0)
-            return _connected(
-                lambda: nx.random_regular_graph(degree, agents, seed=next_seed(generator)),
-                f"degree: got {degree}",
-            )
+            draw = partial(nx.random_regular_graph, degree, agents)
         case "erdos-renyi":
             check_share(probability, "probability")
-            return _connected(
-                lambda: nx.gnp_random_graph(agents, probability, seed=next_seed(generator)),
-                f"probability: got {probability}",
-            )
+            draw = partial(nx.gnp_random_graph, agents, probability)
         case "small-world":
             check_share(probability, "probability")
             _check_degree(degree, agents, even=degree % 2 == 0)  # networkx would round it down
-            return _connected(
-                lambda: nx.watts_strogatz_graph(
-                    agents, degree, probability, seed=next_seed(generator)
-                ),
-                f"degree: got {degree}",
-            )
-    raise ValueError(f"kind: got {config.kind!r}, but it must be one of {get_args(GraphKind)}")
+            draw = partial(nx.watts_strogatz_graph, agents, degree, probability)
+    for _ in range(MAX_DRAWS):
+        graph = draw(seed=next_seed(generator))
+        if nx.is_connected(graph):
+            return _numbered(graph, sorted(graph))  # networkx lists nodes in any order
+    name = "probability" if config.kind == "erdos-renyi" else "degree"
+    raise ValueError(
+        f"{name}: got {getattr(config, name)}, with which none of {MAX_DRAWS} random graphs was "
+        "connected; it must be larger"
+    )
 
 
 def check_graph(graph: nx.Graph) -> nx.Graph:
@@ -119,16 +124,6 @@ def _torus(agents: int) -> nx.Graph:
             f"agents: got {agents}, but a torus needs a number of agents with two factors above 1"
         )
     return check_graph(nx.grid_2d_graph(rows, agents // rows, periodic=True))
-
-
-def _connected(draw: Callable[[], nx.Graph], got: str) -> nx.Graph:
-    for _ in range(MAX_DRAWS):
-        graph = draw()
-        if nx.is_connected(graph):
-            return _numbered(graph, sorted(graph))  # networkx lists nodes in any order
-    raise ValueError(
-        f"{got}, with which none of {MAX_DRAWS} random graphs was connected; it must be larger"
-    )
 
 
 def _check_degree(degree: int, agents: int, *, even: bool) -> None:

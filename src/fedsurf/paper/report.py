@@ -3,7 +3,6 @@
 The texts are in `templates/`; this module reads the folder and formats its numbers.
 """
 
-import re
 import shutil
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from fedsurf.common.checks import counted
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.common.files import FileError, read_json, read_json_lines
+from fedsurf.common.files import read_json, read_json_lines
 from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import save
@@ -29,8 +28,6 @@ from fedsurf.paper.making import PACE_FILE
 from fedsurf.paper.sizes import SIZES, parameters_of
 from fedsurf.surf.loop import RunFolder
 
-WIDE_RATIO = 1.6
-"""Ratio of width and height above which a picture takes the whole width of the page."""
 MAX_TIMES = 12
 """Artefacts whose time is shown, the longest."""
 NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
@@ -96,10 +93,7 @@ def meta_trainings(folder: Path) -> list[TrainingState]:
     """Return the state of all optimizers in a folder, by name."""
     found = []
     for run in sorted(path.parent for path in (folder / "runs").glob("*/config.json")):
-        try:
-            config = RunFolder(run).read_config(ExperimentConfig)
-        except FileError:
-            continue
+        config = RunFolder(run).read_config(ExperimentConfig)
         log, pace = run / "log.jsonl", run / PACE_FILE
         records = read_json_lines(log) if log.is_file() else []
         seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
@@ -139,33 +133,28 @@ def read_figure(folder: Path) -> dict[str, Any] | None:
     claims, config, data = (
         read_json(folder / f"{name}.json") for name in ("claims", "config", "data")
     )
-    try:
-        optimizers = {
-            label: from_dict(ExperimentConfig, one["config"])
-            for label, one in config["optimizers"].items()
-        }
-        sources = dict.fromkeys(_source_text(to_dict(one.data)) for one in optimizers.values())
-        audits = {
-            label: read_json(folder / "audit" / f"{slug(label)}.json") for label in optimizers
-        }
-        return {
-            "name": folder.name,
-            "title": config["title"],
-            "about": f"{config['about']} Data: {'; '.join(sources)}.",
-            "caption": data["caption"],
-            "svg": folder / "figure.svg",
-            "wide": _ratio_of(folder / "figure.svg") > WIDE_RATIO,
-            "claims": [Claim.from_dict(claim) for claim in claims],
-            "verdicts": {label: audit["sentence"] for label, audit in audits.items()},
-            "audits": {
-                describe(optimizers[label]): {**audit, "rows": _audit_rows(audit)}
-                for label, audit in audits.items()
-            },
-            "methods": _method_rows(data["curves"]),
-            "versions": ", ".join(f"{k} {v}" for k, v in config["made_with"].items()),
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{folder}: damaged, or of another version ({error})") from error
+    optimizers = {
+        label: from_dict(ExperimentConfig, optimizer["config"])
+        for label, optimizer in config["optimizers"].items()
+    }
+    sources = dict.fromkeys(_source_text(to_dict(one.data)) for one in optimizers.values())
+    audits = {label: read_json(folder / "audit" / f"{slug(label)}.json") for label in optimizers}
+    return {
+        "name": folder.name,
+        "title": config["title"],
+        "about": f"{config['about']} Data: {'; '.join(sources)}.",
+        "caption": data["caption"],
+        "svg": folder / "figure.svg",
+        "wide": config["wide"],
+        "claims": [Claim.from_dict(claim) for claim in claims],
+        "verdicts": {label: audit["sentence"] for label, audit in audits.items()},
+        "audits": {
+            describe(optimizers[label]): {**audit, "rows": _audit_rows(audit)}
+            for label, audit in audits.items()
+        },
+        "methods": _method_rows(data["curves"]),
+        "versions": ", ".join(f"{k} {v}" for k, v in config["made_with"].items()),
+    }
 
 
 def deviations(config: ExperimentConfig) -> list[str]:
@@ -252,13 +241,6 @@ def _source_text(data: Mapping[str, Any]) -> str:
     shown = "" if components is None else f", {components} principal components"
     backbone = "" if data["backbone"] in ("none", "pca") else f", {data['backbone']}"
     return f"{source_name(data['source'])}{backbone}{shown}"
-
-
-def _ratio_of(svg: Path) -> float:
-    """Return the ratio of a picture's width and height."""
-    with svg.open(encoding="utf-8") as file:
-        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', file.read(2000))
-    return float(size[1]) / float(size[2]) if size else 1.0
 
 
 def _picture(svg: Path) -> str:

@@ -50,15 +50,12 @@ class Observer(Protocol):
 
     def on_start(self, done: int, total: int) -> None:
         """Meta-training begins, with `done` of `total` steps already taken."""
-        ...
 
     def on_step(self, record: StepRecord) -> None:
         """A step was taken."""
-        ...
 
     def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:
         """A validation was made; `best_by` is the rule if it is the best so far, otherwise None."""
-        ...
 
 
 class RunFolder:

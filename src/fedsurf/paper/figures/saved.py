@@ -14,6 +14,8 @@ from fedsurf.evaluation.plots import save
 from fedsurf.paper.artefacts import Artifact, ArtifactStore, slug
 from fedsurf.paper.figures.figure import FigureResult, PaperFigure
 
+WIDE_RATIO = 1.6
+"""Ratio of width and height above which a figure takes the whole width of the report."""
 PACKAGES = ("fedsurf", "torch", "numpy", "scikit-learn", "cooper-optim")
 
 
@@ -24,6 +26,7 @@ def write_figure(store: ArtifactStore, figure: PaperFigure, result: FigureResult
         save(result.drawing, folder / f"figure.{ending}")
     write_rows(folder / "data.csv", result.rows())
     write_json(folder / "data.json", result.to_dict())
+    width, height = result.drawing.get_size_inches()
     optimizers = {}
     for label, config in figure.optimizers(store.size).items():
         audit = store.read(Artifact("audit", config)).content
@@ -38,6 +41,7 @@ def write_figure(store: ArtifactStore, figure: PaperFigure, result: FigureResult
             "title": figure.title,
             "about": figure.about,
             "size": to_dict(store.size),
+            "wide": bool(width > WIDE_RATIO * height),
             "optimizers": optimizers,
             "made_with": made_with(),
         },
