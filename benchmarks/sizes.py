@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 from fedsurf import FederatedClassifier
-from fedsurf.estimator.validation import Array
+from fedsurf.estimator.federations import Array
 from fedsurf.tasks import groups
 
 CLASSES = 10

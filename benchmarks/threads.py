@@ -18,7 +18,7 @@ from joblib import cpu_count
 from sklearn.datasets import load_digits
 
 from fedsurf import FederatedClassifier
-from fedsurf.estimator.validation import Array
+from fedsurf.estimator.federations import Array
 
 
 def circle() -> None:

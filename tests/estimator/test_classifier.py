@@ -515,32 +515,12 @@ def objects(*values):
             "X: got features of type datetime64",
         ),
         ({"X": np.full((150, 2), np.timedelta64(1, "D"))}, "X: got features of type timedelta64"),
-        ({"X": np.ma.masked_less(np.arange(300.0).reshape(150, 2), 3)}, "^X: got 3 masked values"),
-        ({"y": np.ma.masked_equal([0, 1, 2] * 50, 2)}, "^y: got 50 masked values"),
-        ({"agents": np.ma.masked_equal([0, 1, 2] * 50, 1)}, "^agents: got 50 masked values"),
     ],
 )
 def test_wrong_data_are_named(iris, change, message):
     given = {"X": iris[0], "y": iris[1], **change}
     with pytest.raises((ValueError, TypeError), match=message):
         FederatedClassifier().fit(**given)
-
-
-def test_a_masked_array_without_masked_values_is_an_array(iris):
-    x, y, _ = iris
-    model, plain = (FederatedClassifier().fit(one, y) for one in (np.ma.array(x), x))
-    assert np.array_equal(model.coef_, plain.coef_)
-    masked = np.zeros_like(x, dtype=bool)
-    masked[7] = True
-    with pytest.raises(ValueError, match=r"^X: got 4 masked values, but all must be there"):
-        model.predict(np.ma.array(x, mask=masked))
-
-
-def test_a_column_may_be_called_mask(iris):
-    x, y, _ = iris
-    frame = pd.DataFrame(x, columns=["_mask", "b", "c", "d"])
-    model = FederatedClassifier().fit(frame, y)
-    assert np.array_equal(model.predict(frame), FederatedClassifier().fit(x, y).predict(x))
 
 
 @pytest.mark.parametrize(
@@ -710,12 +690,6 @@ def test_settings_of_the_wrong_type_are_named(iris, settings, message):
     x, y, _ = iris
     with pytest.raises(TypeError, match=f"^{message}"):
         FederatedClassifier(**settings).fit(x, y)
-
-
-def test_on_layer_must_be_a_function(iris):
-    x, y, _ = iris
-    with pytest.raises(TypeError, match="on_layer: got 3, but it must be a function, or None"):
-        FederatedClassifier().fit(x, y, on_layer=3)
 
 
 def test_a_failed_fit_keeps_the_earlier_one(iris):

@@ -1,7 +1,5 @@
 """A saved classifier: features by their names, and files that can be read again."""
 
-import datetime
-
 import numpy as np
 import pytest
 import torch
@@ -69,21 +67,7 @@ def test_rows_that_do_not_fit_are_refused(wine, change, message):
     ("change", "message"),
     [
         ({"classes": np.arange(3)}, "^classes: got ndarray, but it must be a list of text or num"),
-        (
-            {"classes": list(np.arange(3))},
-            r"^classes: got np.int64\(0\) among them, but it must be",
-        ),
-        (
-            {"classes": [datetime.date(2020, 1, 1)] * 3},
-            r"^classes: got datetime.date\(2020, 1, 1\)",
-        ),
-        ({"classes": [0, 1, 1]}, "^classes: got 0, 1, 1, but each must be there once"),
-        ({"classes": [0.5, 1.5, np.nan]}, "^classes: got nan among them, but it must be a list"),
-        ({"features": [0, 1]}, "^features: got 0 among them, but it must be a list of text, or No"),
-        ({"features": ["a", "a"]}, "^features: got a, a, but each must be there once"),
         ({"features": ["a"]}, r"^features: got 1 name, but weight has shape \[3, 2\]"),
-        ({"label": 5}, "^label: got 5, but it must be text, or None"),
-        ({"config": None}, "^config: got None, but it must be a dict"),
         ({"classes": ["a", "b"]}, r"^weight has shape \[3, 2\] and bias \[3\], but there are 2"),
         ({"bias": np.ones((3, 1))}, r"^weight has shape \[3, 2\] and bias \[3, 1\], but there"),
     ],
@@ -92,23 +76,6 @@ def test_parts_that_do_not_belong_together_are_refused(change, message):
     parts = {"weight": np.ones((3, 2)), "bias": np.ones(3), "classes": [0, 1, 2], "features": None}
     with pytest.raises((TypeError, ValueError), match=message):
         SavedClassifier(**{**parts, "label": None, "config": {}, **change})
-
-
-@pytest.mark.parametrize(
-    ("weight", "bias", "message"),
-    [
-        (
-            np.eye(2),
-            np.array([0.0, 1e39]),
-            r"^bias: got 1e\+39 at \[1\] \(class, feature\), but linear",
-        ),
-        (np.full((2, 2), np.nan), np.zeros(2), r"^weight: got nan at \[0, 0\] .*, but linear"),
-    ],
-)
-def test_weights_beyond_float32_are_not_written(tmp_path, weight, bias, message):
-    with pytest.raises(ValueError, match=message):
-        SavedClassifier(weight, bias, [0, 1], None, None, {}).write(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_rows_of_weights_may_be_in_another_order_than_in_memory(tmp_path):

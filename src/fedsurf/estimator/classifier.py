@@ -23,17 +23,15 @@ from fedsurf.common.checks import check_kind, check_option, check_share, check_w
 from fedsurf.common.randomness import generator
 from fedsurf.common.threads import threads
 from fedsurf.estimator.federations import (
-    assign_rows,
-    examples_of,
-    federation_network,
-    names_of,
-)
-from fedsurf.estimator.validation import (
     Array,
+    assign_rows,
     check_features,
     check_label_types,
     check_labels,
     diverged,
+    examples_of,
+    federation_network,
+    names_of,
     restored_on_error,
     training_errors,
 )
@@ -187,7 +185,6 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
             check_label_types(y)
             self._check_settings()
-            check_kind(on_layer, Callable | None, "on_layer", "a function, or None")  # type: ignore[arg-type]
             classes, labels = np.unique(y, return_inverse=True)
             if len(classes) < 2:
                 raise ValueError(

@@ -1,7 +1,8 @@
-"""From a table of examples to a federation: the agent of each row, and the network of the agents."""
+"""From the data that a user gives to a federation: checked rows, the agent of each, and the agents' network."""
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, cast, get_args
 
@@ -9,9 +10,11 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
 
-from fedsurf.common.checks import check_whole, counted
-from fedsurf.estimator.validation import Array, check_not_masked
+from fedsurf.common.checks import check_count, counted, is_out_of_memory
 from fedsurf.network import (
     Calling,
     GraphConfig,
@@ -22,6 +25,9 @@ from fedsurf.network import (
     make_graph,
 )
 from fedsurf.tasks.groups import UnpaddedExamples
+from fedsurf.unrolled.transferable.local import FeatureRangeError
+
+Array = NDArray[Any]
 
 MAX_DEFAULT_AGENTS = 10
 """Default number of agents that rows are dealt to."""
@@ -31,8 +37,79 @@ DEFAULT_REWIRED = 0.1
 """Default share of links that a small world rewires."""
 
 
+def check_features(x: Any) -> None:
+    """Raise if features are dates, of which NumPy would make numbers."""
+    types = x.dtypes if isinstance(x, pd.DataFrame) else [np.asarray(x).dtype]
+    dated = [str(kind) for kind in types if kind.kind in "mM"]
+    if dated:
+        raise TypeError(f"X: got features of type {dated[0]}, but they must be numbers")
+
+
+def check_labels(y: Any) -> None:
+    """Raise if labels are missing."""
+    given = np.asarray(y, dtype=object)  # NumPy makes text of a NaN among text
+    missing = np.flatnonzero(pd.isna(given))
+    if given.ndim == 1 and missing.size:
+        raise ValueError(
+            f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
+        )
+
+
+def check_label_types(y: Array) -> None:
+    """Raise unless scikit-learn takes labels for classes: all numbers, or all text."""
+    try:
+        check_classification_targets(y)
+    except (TypeError, ValueError) as error:
+        if y.dtype.kind not in "OS":  # scikit-learn's message names the trouble with numbers
+            raise
+        kinds = sorted({type(label).__name__ for label in y.flat})
+        raise type(error)(
+            f"y: got labels of the type {' and '.join(kinds)}, but they must be all numbers or all text "
+            f"({error})"
+        ) from error
+
+
+@contextmanager
+def restored_on_error(estimator: BaseEstimator) -> Iterator[None]:
+    """Restore a fitted estimator if it cannot be fitted again: scikit-learn's checks change it, too."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+@contextmanager
+def training_errors(network: Network, owner: Array, features: int) -> Iterator[None]:
+    """Name X in errors of numbers out of range, divergence, and too little memory."""
+    try:
+        yield
+    except FeatureRangeError as error:
+        raise FeatureRangeError(error.problem, "X") from error
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise diverged(network) from error
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        sizes = np.bincount(owner)
+        raise ValueError(
+            f"X: got {len(owner)} rows of {features} features for {len(sizes)} agents, of whom the largest "
+            f"has {sizes.max()} rows: more than fits into memory; take fewer rows, features or agents"
+        ) from error
+
+
+def diverged(network: Network) -> ValueError:
+    """Return the error of a run whose heads are not finite."""
+    return ValueError(
+        f"X: got features with which training diverged (round {network.rounds}); "
+        "are some of them larger than 1e15?"
+    )
+
+
 def default_agents(rows: int) -> int:
-    """Return the default number of agents for `rows` rows."""
+    """Return the default number of agents."""
     return max(1, min(MAX_DEFAULT_AGENTS, rows // MIN_DEFAULT_ROWS))
 
 
@@ -84,7 +161,6 @@ def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
 
 def owners(agents: Any, rows: int) -> tuple[Array, Array]:
     """Return the sorted ids of the agents, and the place of each row's agent among them, `[rows]`."""
-    check_not_masked("agents", agents)
     ids = np.asarray(agents)
     if ids.ndim != 1 or len(ids) != rows:
         raise ValueError(
@@ -154,9 +230,7 @@ def family(
             f"graph: got {repr(kind)[:60]}, but it must be a networkx graph or one of "
             f"{', '.join(get_args(GraphKind))}"
         )
-    check_whole(degree, "degree")
-    if degree < 1:
-        raise ValueError(f"degree: got {degree}, but it must be at least 1")
+    check_count(degree, "degree")
     if kind == "regular" and degree == 2:
         kind = "ring"
     if kind == "regular":

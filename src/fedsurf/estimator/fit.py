@@ -24,10 +24,9 @@ from fedsurf.common.writing import (
     write_rows,
 )
 from fedsurf.estimator.classifier import FederatedClassifier
-from fedsurf.estimator.federations import examples_of
+from fedsurf.estimator.federations import Array, examples_of
 from fedsurf.estimator.saved import FILE, SavedClassifier
 from fedsurf.estimator.tables import LabelledTable, read_features, read_labelled, spelled_as
-from fedsurf.estimator.validation import Array
 from fedsurf.models import SoftmaxHead
 from fedsurf.tasks.groups import group_agents, join_groups, split_examples
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, layer_count

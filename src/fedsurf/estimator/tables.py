@@ -17,7 +17,7 @@ import pandas as pd
 
 from fedsurf.common.checks import counted, listed
 from fedsurf.common.files import FileError, array_names, column_names, read_arrays, read_columns
-from fedsurf.estimator.validation import Array
+from fedsurf.estimator.federations import Array
 from fedsurf.tasks.dataset import split
 from fedsurf.tasks.sources.formats import NPZ_PARTS, NPZ_WHOLE
 
