@@ -2,7 +2,6 @@
 
 import resource
 import struct
-import time
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -153,10 +152,9 @@ def test_thousands_of_damaged_files_give_file_errors_or_values(kind, edits):
 
 @pytest.fixture
 def frugal():
-    """Fail if a test takes a second, or 200 MB more than before."""
-    before, start = _peak(), time.monotonic()
+    """Fail if a test takes 200 MB more than before; time would depend on the machine's load."""
+    before = _peak()
     yield
-    assert time.monotonic() - start < 1
     assert _peak() - before < 200_000
 
 
