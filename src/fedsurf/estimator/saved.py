@@ -105,6 +105,12 @@ class SavedClassifier:
         weight, bias = (torch.tensor(part.copy()) for part in (self.weight, self.bias))
         metadata = {name: getattr(self, name) for name in sorted(_FIELDS)}
         single = {"weight": weight.float(), "bias": bias.float()}
+        for name, part in single.items():
+            if not part.isfinite().all():
+                raise ValueError(
+                    f"{name}: got numbers that are too large, but {LINEAR} is in float32: "
+                    "give tiny features another unit"
+                )
         write_tensors(folder / LINEAR, single, {"classes": self.classes})
         write_tensors(folder / FILE, {"weight": weight, "bias": bias}, metadata)
 
