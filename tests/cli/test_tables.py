@@ -9,8 +9,7 @@ from experiments import CONFIG, features
 from rich.console import Console
 from rich.table import Table
 
-from fedsurf.cli.compare import reached_table, scores_table
-from fedsurf.cli.evaluate import layers_table, methods_table
+from fedsurf.cli.tables import layers_table, methods_table, reached_table, scores_table
 from fedsurf.common.writing import write_json
 from fedsurf.evaluation.comparison import SHARES, Comparison, Reached, Score
 from fedsurf.evaluation.config import SHOWN_ROUNDS, StudyConfig

@@ -25,7 +25,7 @@ def ablation(
         tasks: The number of meta-test tasks.
         json: Print the numbers as JSON instead of tables.
     """
-    from fedsurf.cli.console import err
+    from fedsurf.cli.console import err, note
     from fedsurf.cli.evaluate import show_evaluations
     from fedsurf.cli.progress import TerminalProgress
     from fedsurf.common.threads import limit_threads
@@ -42,7 +42,7 @@ def ablation(
             tasks=tasks,
             features=experiment.features,
             observers=[bar],
-            on_note=lambda note: err.print(note, highlight=False),
+            on_note=note,
             progress=bar.next_part,
         )
     show_evaluations(found, figure=folder / "figure.png", as_json=json)

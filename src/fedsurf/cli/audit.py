@@ -1,21 +1,12 @@
 """`fedsurf audit`: whether an optimizer learned to learn, as a table, a figure and files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from fedsurf.common.writing import check_folder
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from torch import Tensor
-
-    from fedsurf.analysis.audit import Audit
 
 
 def audit(
@@ -54,6 +45,7 @@ def audit(
     from fedsurf.analysis.subject import Subject
     from fedsurf.cli import console
     from fedsurf.cli.progress import opener
+    from fedsurf.cli.tables import audit_table
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation import plots
     from fedsurf.evaluation.study import Study
@@ -73,53 +65,12 @@ def audit(
         found.write(folder)
     if figure is not None:
         plots.save(audit_figure(found), figure)
-        console.err.print(f"figure: {figure}", highlight=False, soft_wrap=True)
+        console.note(f"figure: {figure}")
     if json:
         console.print_json(found.to_dict())
         return
     console.out.print(audit_table(found))
     for row in found.rows:
         if row.note:
-            console.out.print(f"{row.title}: {row.note}", highlight=False, markup=False)
-    console.out.print(found.sentence, highlight=False, style="bold")
-
-
-def audit_table(found: Audit) -> Table:
-    """Return a table of the effects of all interventions."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"{found.subject}: pooled accuracy (%) on {found.study.tasks} meta-test tasks",
-        caption=(
-            "± standard error over tasks; change: paired by task; chance: always answering the most "
-            "frequent class of the training examples. With features blanked or labels shuffled nothing "
-            "can be learned: a learner falls to chance. Nothing else should hurt it much."
-        ),
-    )
-    table.add_column("intervention", no_wrap=True)
-    for heading in ("accuracy", "change", "chance", "centralised"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row, following in zip_longest(found.rows, found.rows[1:]):
-        table.add_row(
-            row.title,
-            _with_error(row.accuracy),
-            _with_error(row.change, sign="+"),
-            _percent(row.chance),
-            _percent(row.centralised),
-            end_section=following is not None and following.expected != row.expected,
-        )
-    return table
-
-
-def _percent(values: Tensor | None, sign: str = "") -> str:
-    return "-" if values is None else f"{100 * float(values.mean()):{sign}.1f}"
-
-
-def _with_error(values: Tensor | None, sign: str = "") -> str:
-    from fedsurf.common.statistics import standard_error
-
-    if values is None:
-        return "-"
-    return f"{_percent(values, sign)} ± {100 * float(standard_error(values)):.1f}"
+            console.out.print(f"{row.title}: {row.note}")
+    console.out.print(found.sentence, style="bold")

@@ -1,18 +1,11 @@
 """`fedsurf certify`: the bounds of the paper's theorems for a run, as tables, a figure and files."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from fedsurf.common.writing import check_folder
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fedsurf.analysis.certificate import Certificate
 
 
 def certify(
@@ -44,6 +37,7 @@ def certify(
     from fedsurf.analysis.certificate import certify as measure
     from fedsurf.cli import console
     from fedsurf.cli.progress import opener
+    from fedsurf.cli.tables import bounds_table, certificate_table
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation.experiment import Experiment
 
@@ -63,70 +57,7 @@ def certify(
     if json:
         console.print_json(found.to_dict())
     else:
-        console.out.print(layers_table(found))
+        console.out.print(certificate_table(found))
         console.out.print(bounds_table(found))
-        console.out.print(found.sentence, highlight=False, style="bold")
-    console.err.print(f"files: {folder / 'certificate'}.json, .csv, .png, .svg", highlight=False)
-
-
-def layers_table(found: Certificate) -> Table:
-    """Return a table of what was measured at every layer, and the bounds there."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        title=f"{found.subject} on {found.tasks} meta-test tasks (ε = {found.per_run.epsilon:g})",
-        caption=(
-            f"‖∇f‖: {found.gradient}, mean ± standard deviation over tasks. Slack with its "
-            f"{100 * found.confidence:g} % interval: above 0 is a violation, and > 0 the share of tasks "
-            "with one. δ: the share above ζ. ζ: distance from the mean slack on "
-            f"{found.training_tasks} meta-training tasks. M: the largest norm. Bound: of the second "
-            "theorem; in the mean: the same with δ = 0"
-        ),
-    )
-    for heading in ("layer", "‖∇f‖", "slack", "> 0", "δ", "ζ", "M", "bound", "in the mean"):
-        wraps = heading in ("‖∇f‖", "slack", "in the mean")  # their cells can be broken
-        table.add_column(heading, justify="right", no_wrap=not wraps)
-    for layer, row in enumerate(found.layers.itertuples()):
-        constraint = (
-            f"{row.slack:+.3f} [{row.slack_low:+.3f}, {row.slack_high:+.3f}]",
-            f"{100 * row.violated:.0f} %",
-            f"{100 * row.failed:.0f} %",
-            f"{row.sample_error:.3f}",
-        )
-        table.add_row(
-            str(layer),
-            f"{row.norm:.3g} ± {row.norm_spread:.2g}",
-            *(constraint if layer else [""] * 4),
-            f"{row.largest_norm:.3g}",
-            f"{found.per_run.values[layer]:.3g}",
-            f"{found.in_mean.values[layer]:.3g}",
-        )
-    return table
-
-
-def bounds_table(found: Certificate) -> Table:
-    """Return a table of the constants and the bounds that follow from them."""
-    from rich import box
-    from rich.table import Table
-
-    last = len(found.layers) - 1
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        title=f"The bounds of E‖∇f(W_{last})‖, which is {found.per_run.norms[-1]:.3g}",
-        caption=(
-            "per run: as in the proof; in the mean: δ = 0, and ζ is the upper confidence limit of the "
-            "largest mean slack. Radius: the first theorem's bound; bound: the second theorem's"
-        ),
-    )
-    for heading in ("", "δ", "ζ", "M", "radius", "bound", "holds", "vacuous"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    reasons = {"": "no", "start": "above the start", "largest": "above M", "infinite": "infinite"}
-    for name, bound in (("per run", found.per_run), ("in the mean", found.in_mean)):
-        constants = [bound.failure, bound.sample_error, bound.largest_norm]
-        numbers = [f"{value:.3g}" for value in (*constants, bound.radius, bound.values[-1])]
-        table.add_row(name, *numbers, "yes" if bound.holds else "NO", reasons[bound.vacuous])
-    return table
+        console.out.print(found.sentence, style="bold")
+    console.note(f"files: {folder / 'certificate'}.json, .csv, .png, .svg")

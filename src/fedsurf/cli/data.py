@@ -15,10 +15,7 @@ def _data_list(json: bool = False) -> None:
     Args:
         json: Print JSON instead of a table; it has the folders, too.
     """
-    from rich import box
-    from rich.table import Table
-
-    from fedsurf.cli.console import out, print_json
+    from fedsurf.cli.console import new_table, out, print_json
     from fedsurf.tasks.sources import SOURCES
 
     if json:
@@ -31,16 +28,15 @@ def _data_list(json: bool = False) -> None:
             ]
         )
         return
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title="Data sources",
-        caption="Get missing data with: fedsurf data get NAME",
+    about = "description and licence"
+    columns = ("name", about, "examples", "status")
+    caption = "Get missing data with: fedsurf data get NAME"
+    table = new_table(
+        "Data sources", columns, text=columns, wrap=(about, "status"), caption=caption
     )
-    for heading in ("name", "description and licence", "examples", "status"):
-        table.add_column(heading, no_wrap=heading in ("name", "examples"))
     for source in SOURCES.values():
-        about = f"{source.about}; {source.licence}"
-        table.add_row(source.name, about, source.examples, source.status)
+        described = f"{source.about}; {source.licence}"
+        table.add_row(source.name, described, source.examples, source.status)
     out.print(table)
 
 
@@ -57,11 +53,11 @@ def _data_get(
         folder: The destination; by default the user's cache, or $FEDSURF_HOME.
         json: Print the folder as JSON.
     """
-    from fedsurf.cli.console import out, print_json
+    from fedsurf.cli.console import print_json, say
     from fedsurf.tasks import sources
 
     place = sources.get(name, folder)
     if json:
         print_json({"name": name, "folder": str(place)})
     else:
-        out.print(f"{name} is in {place}", highlight=False, soft_wrap=True)
+        say(f"{name} is in {place}")

@@ -31,8 +31,7 @@ def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -
     check_folder(folder)
     err.print(
         "1. The pretrained optimizer on handwritten digits: 30 agents, 3-regular graph, 20 rounds; "
-        "classical methods have 200 rounds.",
-        highlight=False,
+        "classical methods have 200 rounds."
     )
     study = replace(STUDIES["digits"].config, tasks=tasks)
     place = folder / "pretrained"
@@ -42,8 +41,7 @@ def demo(folder: Path = Path("demo-run"), tasks: int = 10, json: bool = False) -
     config = preset("demo")
     err.print(
         "2. Meta-training U-DGD on embedded Fashion-MNIST: 100 agents, 3-regular graph, "
-        f"{config.optimizer.layers} layers of {config.optimizer.filter_order} rounds each.",
-        highlight=False,
+        f"{config.optimizer.layers} layers of {config.optimizer.filter_order} rounds each."
     )
     run = folder / "u-dgd"
     run_training(config, run, resume=run.exists() and any(run.iterdir()))

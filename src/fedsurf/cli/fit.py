@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from fedsurf.cli.console import err, out, print_json
+from fedsurf.cli.console import err, new_table, note, out, print_json, say
 from fedsurf.common.checks import counted, printable
 from fedsurf.common.writing import check_file, lock_folder, write_rows
 from fedsurf.network.config import Calling, GraphKind
@@ -80,7 +80,7 @@ def fit(
     place = Path(f"{data.stem}-model") if folder is None else folder
     check_model_folder(place)
     if folder is None and (place / FILE).exists():
-        _note(f"{place}: replaces the classifier of an earlier fit; --folder takes another place")
+        note(f"{place}: replaces the classifier of an earlier fit; --folder takes another place")
     with lock_folder(place):  # from the start, so that a second process fails before it works
         result = fit_table(
             data,
@@ -103,14 +103,13 @@ def fit(
             random_state=seed,
         )
         result.write(place)
-    for note in result.notes:
-        _note(note)
+    for line in result.notes:
+        note(line)
     if json:
         print_json({"folder": str(place), **result.to_dict()})
         return
     _show(result)
-    following = f"Next: fedsurf predict {quote(str(place))} {quote(str(data))}"
-    out.print(following, highlight=False, markup=False, soft_wrap=True)
+    say(f"Next: fedsurf predict {quote(str(place))} {quote(str(data))}")
 
 
 def predict(
@@ -150,7 +149,7 @@ def predict(
         write_rows(
             sys.stdout, ({printable(k): printable(v) for k, v in row.items()} for row in rows)
         )
-    _note(_summary(found) + ("" if file is None else f"; they are in {file}"))
+    note(_summary(found) + ("" if file is None else f"; they are in {file}"))
 
 
 def _summary(found: "Predictions") -> str:
@@ -168,21 +167,17 @@ def _summary(found: "Predictions") -> str:
 
 def _show(result: "FitResult") -> None:
     """Print accuracy by round, and on test examples: alone, together, and in one place."""
-    from rich import box
-    from rich.table import Table
-
     numbers, label = result.numbers, result.saved.label
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=(
-            f"{counted(numbers['agents'], 'agent')}, {counted(numbers['examples'], 'training example')}, "
-            f"{counted(numbers['features'], 'feature')}, {len(numbers['classes'])} classes"
-            f"{'' if label is None else f' of {printable(label)!r}'}"
-        ),
+    columns = ("rounds", "floats per agent", "loss", "training %", "test %", "disagreement")
+    table = new_table(
+        f"{counted(numbers['agents'], 'agent')}, {counted(numbers['examples'], 'training example')}, "
+        f"{counted(numbers['features'], 'feature')}, {len(numbers['classes'])} classes"
+        f"{'' if label is None else f' of {printable(label)!r}'}",
+        columns,
+        text=(),
+        wrap=columns,
         caption="the average of the agents' heads, on all training and on all test examples",
     )
-    for heading in ("rounds", "floats per agent", "loss", "training %", "test %", "disagreement"):
-        table.add_column(heading, justify="right")
     for row in result.trajectory:
         floats = f"{row['floats'] / numbers['agents']:,.0f}"
         shares = _percent(row["accuracy"]), _percent(row["test_accuracy"])
@@ -192,8 +187,7 @@ def _show(result: "FitResult") -> None:
     if not numbers["test_examples"]:
         return
     title = f"On {counted(numbers['test_examples'], 'test example')}"
-    table = Table("trained by", box=box.SIMPLE_HEAD, title=title)
-    table.add_column("test %", justify="right")
+    table = new_table(title, ("trained by", "test %"), text=("trained by",), wrap=("trained by",))
     for name, key in (
         ("every agent alone, average", "alone"),
         ("the agents together, average of each one's head", "agents_test_accuracy"),
@@ -202,10 +196,6 @@ def _show(result: "FitResult") -> None:
     ):
         table.add_row(name, _percent(numbers[key]))
     out.print(table)
-
-
-def _note(text: str) -> None:
-    err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _percent(share: float | None) -> str:

@@ -41,7 +41,7 @@ COMMANDS = {
     "ablation": "ablation",
     "reproduce": "reproduce",
     "pretrain": "pretrain",
-    "pretrain-modules": "pretrain_modules",
+    "pretrain-modules": "pretrain",
     "data": "data",
     "completion": "completion",
 }
@@ -182,5 +182,5 @@ def _way_to_resume(arguments: list[str]) -> str:
 def _failed(message: str, code: int) -> int:
     from fedsurf.cli.console import err
 
-    err.print(f"error: {message}", highlight=False, soft_wrap=True, style="red")
+    err.print(f"error: {message}", soft_wrap=True, style="red")
     return code

@@ -1,4 +1,4 @@
-"""`fedsurf pretrain`: make the weights of the shipped optimizer of softmax heads again, from nothing."""
+"""`fedsurf pretrain` and `pretrain-modules`: make the shipped weights again, from nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from fedsurf.common.writing import check_folder
-from fedsurf.pretrained.config import WEIGHTS_FILE, PretrainConfig
+from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig, PretrainConfig
 
 
 def pretrain(
@@ -30,7 +30,7 @@ def pretrain(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
-    from fedsurf.cli.console import err, out
+    from fedsurf.cli.console import err, say
     from fedsurf.cli.progress import TerminalProgress
     from fedsurf.common.threads import limit_threads
     from fedsurf.pretrained.recipes.heads import pretrain as run_pretraining
@@ -42,23 +42,51 @@ def pretrain(
         _, best = run_pretraining(
             config, folder, resume=resume, observers=[bar], open_bar=bar.next_part
         )
-    show(best, folder / WEIGHTS_FILE, as_json=json)
+    _show(best, folder / WEIGHTS_FILE, as_json=json)
     if not json:
-        following = f"Next: fedsurf audit {quote(str(folder / WEIGHTS_FILE))}"
-        out.print(following, highlight=False, soft_wrap=True)
+        say(f"Next: fedsurf audit {quote(str(folder / WEIGHTS_FILE))}")
 
 
-def show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
+def pretrain_modules(
+    folder: Path = Path("pretrain-modules-run"),
+    config: Annotated[ModulePretrainConfig, tyro.conf.arg(name="")] = ModulePretrainConfig(),  # noqa: B008
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Meta-train the optimizer that `fedsurf.load_for_modules` returns.
+
+    Takes one core and no download. `fedsurf.load_for_modules("FOLDER/optimizer.safetensors")` returns
+    the result.
+
+    Args:
+        folder: The run's folder; it must be new, unless resuming.
+        config: The recipe.
+        resume: Continue an interrupted run in this folder, to the same bits as without the
+            interruption. The recipe must be the same.
+        json: Print the result as JSON.
+    """
+    from fedsurf.cli.console import err
+    from fedsurf.cli.progress import TerminalProgress
+    from fedsurf.common.threads import limit_threads
+    from fedsurf.pretrained.recipes.modules import pretrain_for_modules as run_pretraining
+
+    if not resume:
+        check_folder(folder)
+    limit_threads(0)
+    with TerminalProgress(err) as bar:
+        _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
+    _show(best, folder / WEIGHTS_FILE, as_json=json)
+
+
+def _show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
     """Print which optimizer was the best, and the file with its weights."""
-    from fedsurf.cli.console import out, print_json
+    from fedsurf.cli.console import print_json, say
 
     validation = best["validation"]
     if as_json:
         print_json({"file": str(file), "rule": best["rule"], "validation": validation})
         return
-    out.print(
+    say(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
-        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}.",
-        highlight=False,
-        soft_wrap=True,
+        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}."
     )

@@ -14,9 +14,6 @@ from fedsurf.common.writing import check_folder
 from fedsurf.paper.sizes import SIZES, SizeName
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from fedsurf.paper.claims import Claim
     from fedsurf.surf.loop import Observer
 
 Wanted = Literal[
@@ -60,8 +57,9 @@ def reproduce(
         jobs: Number of processes.
         json: Print the claims as JSON instead of a table.
     """
-    from fedsurf.cli.console import err, out, print_json
+    from fedsurf.cli.console import err, note, out, print_json, say
     from fedsurf.cli.progress import opener
+    from fedsurf.cli.tables import claims_table
     from fedsurf.paper.artefacts import ArtifactStore
     from fedsurf.paper.claims import count_text
     from fedsurf.paper.figures import figures_named
@@ -78,14 +76,14 @@ def reproduce(
             ArtifactStore(folder, size, opener(err), _observers),
             resume=resume,
             jobs=jobs,
-            on_message=lambda line: err.print(line, highlight=False, markup=False, soft_wrap=True),
+            on_message=note,
         )
     if json:
         print_json(to_dict(claims))
         return
-    out.print(_table(claims))
-    out.print(count_text([claim for found in claims.values() for claim in found]), highlight=False)
-    out.print(f"report: {folder / 'report.html'}", highlight=False, soft_wrap=True)
+    out.print(claims_table(claims))
+    out.print(count_text([claim for found in claims.values() for claim in found]))
+    say(f"report: {folder / 'report.html'}")
 
 
 @contextmanager
@@ -95,32 +93,3 @@ def _observers() -> Iterator[Sequence[Observer]]:
 
     with TerminalProgress(err) as bar:
         yield [bar]
-
-
-def _table(claims: dict[str, list[Claim]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title="The paper's claims",
-        caption=(
-            "± standard error over meta-test tasks; holds: compared with tuned methods; untuned: with the "
-            "paper's settings. The report names each number."
-        ),
-    )
-    table.add_column("claim", no_wrap=True)
-    for heading in ("here", "against"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("holds", "untuned"):
-        table.add_column(heading, no_wrap=True)
-    answers = {True: "yes", False: "NO", None: ""}
-    for claim in (claim for found in claims.values() for claim in found):
-        table.add_row(
-            claim.id,
-            claim.left.text(claim.unit),
-            claim.right.text(claim.unit),
-            answers[claim.holds],
-            answers[claim.holds_untuned],
-        )
-    return table

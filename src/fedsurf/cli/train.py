@@ -30,22 +30,20 @@ def train(
         tensorboard: Write TensorBoard curves into the folder, too.
         json: Print the result as JSON.
     """
-    from fedsurf.cli.console import out, print_json
+    from fedsurf.cli.console import print_json, say
 
     best = run_training(config, folder, resume=resume, tensorboard=tensorboard)
     validation = best["validation"]
     if json:
         print_json({"folder": str(folder), "rule": best["rule"], "validation": validation})
         return
-    out.print(
+    say(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
         f"validation accuracy {100 * validation['accuracy']:.1f} % own, "
         f"{100 * validation['pooled_accuracy']:.1f} % pooled. "
-        f"It is in {folder / 'best.safetensors'}.",
-        highlight=False,
-        soft_wrap=True,
+        f"It is in {folder / 'best.safetensors'}."
     )
-    out.print(f"Next: fedsurf evaluate {quote(str(folder))}", highlight=False, soft_wrap=True)
+    say(f"Next: fedsurf evaluate {quote(str(folder))}")
 
 
 def run_training(

@@ -29,10 +29,7 @@ def tune(
         budget: The budget of each method.
         json: Print all trials as JSON instead of a table of the best settings.
     """
-    from rich import box
-    from rich.table import Table
-
-    from fedsurf.cli.console import err, out, print_json
+    from fedsurf.cli.console import err, new_table, out, print_json
     from fedsurf.cli.progress import opener
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation import tuning
@@ -45,11 +42,12 @@ def tune(
     if json:
         print_json({name: tuned.to_dict() for name, tuned in found.items()})
         return
-    table = Table(box=box.SIMPLE_HEAD, title="Settings with the highest score on validation tasks")
-    table.add_column("method", no_wrap=True)
-    table.add_column("trials", justify="right")
-    table.add_column("score %", justify="right")
-    table.add_column("settings")
+    table = new_table(
+        "Settings with the highest score on validation tasks",
+        ("method", "trials", "score %", "settings"),
+        text=("method", "settings"),
+        wrap=("settings",),
+    )
     for name, tuned in found.items():
         settings = ", ".join(f"{key} {_plain(value)}" for key, value in tuned.best.items())
         score = f"{100 * tuned.trials[0].score:.1f}"
