@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -18,12 +17,11 @@ from fedsurf.common.progress import OpenBar
 from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
-class TerminalProgress:
-    """An observer of meta-training: loss, accuracy, worst slack, largest multiplier, time left."""
+class TerminalProgress(Progress):
+    """A bar that observes meta-training: loss, accuracy, worst slack, largest multiplier, time left."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
@@ -34,42 +32,28 @@ class TerminalProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("meta-training", total=None, numbers="")
+        self._bar = self.add_task("meta-training", total=None, numbers="")
         self._accuracy: float | None = None
         self._rule: str | None = None
-
-    def __enter__(self) -> "TerminalProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     @contextmanager
     def next_part(self, title: str, total: int) -> Iterator[Callable[[], None]]:
         """Let the bar tell of other work, with a title and a total; yields what advances it."""
-        self._bar.reset(self._task, total=total, description=title, numbers="")
-        yield lambda: self._bar.advance(self._task)
+        self.reset(self._bar, total=total, description=title, numbers="")
+        yield lambda: self.advance(self._bar)
 
     def on_start(self, done: int, total: int) -> None:
         """Set the bar to where meta-training begins."""
         if done:
-            self._console.print(f"resuming after step {done} of {total}")
-        self._bar.reset(
-            self._task, total=total, completed=done, description="meta-training", numbers=""
-        )
+            self.console.print(f"resuming after step {done} of {total}")
+        self.reset(self._bar, total=total, completed=done, description="meta-training", numbers="")
         self._accuracy = self._rule = None
 
     def on_step(self, record: StepRecord) -> None:
         """Advance the bar."""
         accuracy = "" if self._accuracy is None else f" accuracy {100 * self._accuracy:.1f} %"
-        self._bar.update(
-            self._task,
+        self.update(
+            self._bar,
             completed=record.step,
             numbers=(
                 f"loss {record.loss:.3f}{accuracy} worst slack {record.worst_slack:+.3f} "
@@ -86,7 +70,7 @@ class TerminalProgress:
         if best_by is not None:
             best = "; best so far" if best_by == self._rule else f"; best so far by {best_by}"
             self._rule = best_by
-        self._console.print(
+        self.console.print(
             f"step {record.step}: validation loss {record.loss:.3f}, "
             f"accuracy {100 * record.accuracy:.1f} % own, {100 * record.pooled_accuracy:.1f} % pooled; "
             f"{holding} of {len(record.slack)} constraints hold, worst slack "
@@ -101,14 +85,15 @@ def opener(console: Console) -> OpenBar:
 
     @contextmanager
     def open_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
-        columns = (
+        bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
-        hidden = not console.is_terminal
-        bar = Progress(*columns, console=console, transient=True, disable=hidden)
         with bar:
             task = bar.add_task(title, total=total)
             yield lambda: bar.advance(task)
