@@ -340,10 +340,6 @@ def test_a_damaged_run_is_an_error_that_names_the_file(whole, data, tmp_path):
     )
     with pytest.raises(FileError, match=r"progress\.json: there is no such file"):
         Experiment(CONFIG, data).train(no_progress, resume=True)
-    for content in ("{}", "[1]", '{"validations": [{"step": 1}]}'):
-        (no_progress / "state-00000010" / "progress.json").write_text(content)
-        with pytest.raises(FileError, match=r"progress\.json: damaged"):
-            Experiment(CONFIG, data).train(no_progress, resume=True)
 
 
 def test_the_data_of_a_run_may_move_and_its_settings_may_not_change(whole, data, tmp_path):
@@ -400,10 +396,6 @@ def test_a_run_does_not_resume_with_other_data_under_the_same_name(tmp_path):
     save(x * np.float32(1 + 1e-6), y)  # another machine's rounding
     Experiment(config).train(tmp_path / "run", resume=True)
     Experiment.load(tmp_path / "run")
-    for content in ("[]", '{"features": 6}', '{"features": 6, "train": {}, "test": {}}'):
-        (tmp_path / "run" / "data.json").write_text(content)
-        with pytest.raises(FileError, match="is damaged"):
-            Experiment.load(tmp_path / "run")
     (tmp_path / "run" / "data.json").unlink()
     with pytest.raises(FileError, match=r"data\.json: there is no such file"):
         Experiment.load(tmp_path / "run")

@@ -224,8 +224,8 @@ def test_calls_at_random_are_the_beginnings_of_permutations(star, seed):
     expected = [torch.randperm(agents, generator=generator)[:reporting].tolist() for _ in range(5)]
     assert calls(network, 5, seed) == expected
     network.reset(seeded(seed))
-    heard = [network.mix(torch.eye(agents + 1))[0, 1:].nonzero().flatten() for _ in expected]
-    assert [sorted(one) for one in expected] == [one.tolist() for one in heard]
+    received = [network.mix(torch.eye(agents + 1))[0, 1:].nonzero().flatten() for _ in expected]
+    assert [sorted(one) for one in expected] == [one.tolist() for one in received]
 
 
 def test_if_all_agents_report_both_ways_of_calling_give_the_same_bits():
@@ -239,10 +239,10 @@ def test_if_all_agents_report_both_ways_of_calling_give_the_same_bits():
 def test_mixing_and_calling_take_from_the_same_pass():
     network = in_turn(6, 2)
     network.reset(seeded(1))
-    heard = network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
-    heard += network.call().tolist()
-    heard += network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
-    assert sorted(heard) == list(range(6))
+    received = network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
+    received += network.call().tolist()
+    received += network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
+    assert sorted(received) == list(range(6))
     assert network.rounds == 3
 
 

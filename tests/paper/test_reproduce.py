@@ -164,8 +164,8 @@ def test_the_report_can_be_written_again_from_the_folder(made, capsys):
     assert json.loads(capsys.readouterr().out).keys() == FIGURES.keys()
 
 
-class PressedError(Exception):
-    """Somebody pressed a key."""
+class StoppedError(Exception):
+    """A reproduction is interrupted."""
 
 
 class Cut:
@@ -176,7 +176,7 @@ class Cut:
 
     def on_step(self, record):
         if record.step == 30:
-            raise PressedError
+            raise StoppedError
 
     def on_validation(self, record, best_by):
         pass
@@ -186,16 +186,16 @@ def test_an_interrupted_reproduction_resumes_to_the_same_bits(made, tmp_path):
     """Interrupted once within meta-training, and once between artefacts."""
     figures, folder, lines = figures_named("ablation"), tmp_path / "cut", []
     store = ArtifactStore(folder, SMOKE)
-    with pytest.raises(PressedError):
+    with pytest.raises(StoppedError):
         reproduce(figures, ArtifactStore(folder, SMOKE, observers=lambda: nullcontext([Cut()])))
     assert not (folder / "ablation").exists()
     assert not store.has(Artifact("optimizer", SMOKE.ablation))
 
     def stop_at_audit(line):
         if "audit" in line:
-            raise PressedError
+            raise StoppedError
 
-    with pytest.raises(PressedError):
+    with pytest.raises(StoppedError):
         reproduce(figures, store, resume=True, on_message=stop_at_audit)
     reproduce(figures, store, resume=True, on_message=lines.append)
     assert not any("meta-train" in line for line in lines)  # finished work is not repeated
@@ -368,7 +368,7 @@ def test_an_unfinished_run_is_reported_as_unfinished(tmp_path):
     with pytest.raises(ValueError, match="got no figure and no optimizer"):
         write_report(tmp_path)
     store = ArtifactStore(tmp_path, SMOKE, observers=lambda: nullcontext([Cut()]))
-    with pytest.raises(PressedError):
+    with pytest.raises(StoppedError):
         store.make(Artifact("optimizer", SMOKE.regular))
     assert write_report(tmp_path) == {}
     text = (tmp_path / "report" / "report.md").read_text()

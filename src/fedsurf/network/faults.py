@@ -2,7 +2,7 @@
 
 A fault changes the messages of a round, and the network that it wraps exchanges and counts them. So
 faults wrap graphs, stars and each other. The faults of a round are a function of the run's generator
-and the number of the round alone, so that different methods meet the same faults.
+and the number of the round alone, so different methods have the same faults.
 """
 
 from collections.abc import Sequence

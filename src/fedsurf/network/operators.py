@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsurf.common.checks import check_option
 from fedsurf.network.config import LostWeights, Shift
 
 MAX_DENSE_NODES = 64
@@ -28,6 +29,7 @@ def shift_weights(links: Tensor, nodes: int, shift: Shift) -> tuple[Tensor, Tens
       diagonal (symmetric; rows and columns sum to 1).
     - `laplacian`: I − D^(−1/2) A D^(−1/2) (symmetric; eigenvalues between 0 and 2).
     """
+    check_option(shift, Shift, "shift")
     senders, receivers = links
     degree = torch.bincount(receivers, minlength=nodes).double()
     match shift:
@@ -38,9 +40,6 @@ def shift_weights(links: Tensor, nodes: int, shift: Shift) -> tuple[Tensor, Tens
             return 1 - torch.zeros_like(degree).index_add(0, senders, value), value
         case "laplacian":
             return (degree > 0).double(), -1 / (degree[senders] * degree[receivers]).sqrt()
-    raise ValueError(
-        f"shift: got {shift!r}, but it must be 'adjacency', 'metropolis' or 'laplacian'"
-    )
 
 
 def lowest_eigenvalue(operator: Tensor) -> float:

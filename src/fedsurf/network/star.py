@@ -109,16 +109,16 @@ class StarNetwork(Network):
         # A star's S is one row, one column and a diagonal: no product of matrices is needed.
         own, links = self._own_and_links(values.dtype)
         column, row = links.reshape(2, -1)
-        heard = row[reporters - 1] * (self.agents / self.reporting)
+        received = row[reporters - 1] * (self.agents / self.reporting)
         if lost is not NOTHING_LOST:
-            every = torch.zeros_like(row).index_copy(0, reporters - 1, heard)
+            every = torch.zeros_like(row).index_copy(0, reporters - 1, received)
             own, links = lost.weigh(own, torch.cat([column, every]), self.links[1])
             column, row = links.reshape(2, -1)
-            heard = row[reporters - 1]
+            received = row[reporters - 1]
         flat = sent.flatten(1)
         mixed = own[:, None] * values.flatten(1)
         from_server = column[:, None] * flat[:1]
-        to_server = (heard @ flat[reporters])[None]
+        to_server = (received @ flat[reporters])[None]
         return (mixed + torch.cat([to_server, from_server])).reshape(values.shape)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:

@@ -77,9 +77,9 @@ def _optimizer(store: ArtifactStore, artifact: Artifact) -> Made:
     config = artifact.trained
     folder = store.run_folder(config)
     with store.observers() as observers:
-        Experiment(config, features_of(config.data)).train(
-            folder, resume=True, observers=[StepTimer(folder / PACE_FILE), *observers]
-        )
+        timer = StepTimer(folder / PACE_FILE)
+        experiment = Experiment(config, features_of(config.data))
+        experiment.train(folder, resume=True, observers=[timer, *observers])
     return Made({}, {})
 
 
@@ -128,8 +128,8 @@ def _norms(store: ArtifactStore, artifact: Artifact) -> Made:
 
 
 def _run(store: ArtifactStore, artifact: Artifact) -> Made:
-    run = store.run_folder(artifact.trained)
-    return _enter(store, artifact.tasks, Entrant("U-DGD", run=run))
+    entrant = Entrant("U-DGD", run=store.run_folder(artifact.trained))
+    return _enter(store, artifact.tasks, entrant)
 
 
 def _pretrained(store: ArtifactStore, artifact: Artifact) -> Made:

@@ -97,23 +97,19 @@ class RunFolder:
         """Read the resolved configuration as plain JSON."""
         if not self.path.is_dir():
             raise FileError(f"{self.path}: there is no such run folder")
-        content = read_json(self.path / "config.json")
-        if not isinstance(content, dict):
-            raise FileError(f"{self.path / 'config.json'}: not the configuration of a run")
+        content: dict[str, Any] = read_json(self.path / "config.json")
         return content
 
     def read_config(self, kind: type[Config]) -> Config:
         """Read the resolved configuration; raise if it is of another kind."""
-        content = self.read_content()
         try:
-            return from_dict(kind, content)
+            return from_dict(kind, self.read_content())
         except ValueError as error:
             raise FileError(f"{self.path}: {error}") from error
 
     def check_best(self, config: Any) -> None:
         """Raise unless the best optimizer was trained with this configuration; the data may have moved."""
-        stored = read_metadata(self.best).get("config")
-        found = differences(stored, to_dict(config)) if isinstance(stored, dict) else ["all of it"]
+        found = differences(read_metadata(self.best)["config"], to_dict(config))
         found = [name for name in found if not name.startswith("data.folder ")]
         if found:
             raise FileError(
@@ -150,12 +146,7 @@ class RunFolder:
             return []
         newest = states[-1]
         progress = read_json(newest / "progress.json")
-        try:
-            records = [_validation(record) for record in progress.pop("validations")]
-        except (AttributeError, KeyError, TypeError) as error:
-            raise FileError(
-                f"{newest / 'progress.json'}: damaged, it holds no validations ({error})"
-            ) from error
+        records = [_validation(record) for record in progress.pop("validations")]
         found = differences(progress, _settings(training))
         if found:
             raise ValueError(
