@@ -123,7 +123,7 @@ class SoftmaxHead(Model):
         return torch.baddbmm(rows[:, :, -1:], rows[:, :, :-1], x.mT).mT
 
     def representation(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return the features themselves: there is no layer before the output."""
+        """Return the features: there is no layer before the output."""
         self._check(weights)
         return x
 
@@ -193,17 +193,17 @@ class ModuleModel(Model):
         check_kind(module, nn.Module, "module", "an nn.Module")
         self._module = module
         self._loss = cross_entropy if loss is None else loss
-        # Empty parameters stay in the module.
-        self._shapes = {
+        # By name, in the order of the flat weights; empty parameters stay in the module.
+        self.shapes = {
             name: value.shape for name, value in module.named_parameters() if value.numel()
         }
-        self.parameters = sum(shape.numel() for shape in self._shapes.values())
+        self.parameters = sum(shape.numel() for shape in self.shapes.values())
         if self.parameters == 0:
             raise ValueError(
                 f"module: got {type(module).__name__} without parameters, but it must have some to train"
             )
         for name, value in module.named_parameters():
-            if name in self._shapes and not value.requires_grad:
+            if name in self.shapes and not value.requires_grad:
                 raise ValueError(
                     f"module: got the frozen parameter {name} (requires_grad is False), but the agents train "
                     "all parameters: make constant tensors buffers"
@@ -216,11 +216,6 @@ class ModuleModel(Model):
                     f"module: got a {type(part).__name__} in training mode, but a module must be a pure "
                     "function of its parameters and its input: call module.eval() first, or remove that layer"
                 )
-
-    @property
-    def shapes(self) -> dict[str, torch.Size]:
-        """The shapes of the module's parameters by name, in the order of the flat weights."""
-        return dict(self._shapes)
 
     @torch.no_grad()
     def check_takes(self, examples: Examples, classes: int) -> None:
@@ -251,9 +246,8 @@ class ModuleModel(Model):
     def representation(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return the input of the module's output layer, flat for each example.
 
-        The output layer is the last submodule, in the order of definition, that has parameters
-        directly, such as the last `nn.Linear` of a convolutional network. For a single linear layer, the result
-        are the examples.
+        The output layer is the submodule that is defined last among those that have parameters of their own,
+        such as the last `nn.Linear` of a convolutional network.
         """
         self._check(weights)
         return vmap(self._output_layer_input)(weights, x)
@@ -267,9 +261,9 @@ class ModuleModel(Model):
     def gradient(self, weights: Tensor, examples: Examples) -> Tensor:
         """Return the gradient of each agent's loss by `torch.func.grad`, flat."""
         self._check(weights, examples)
-        real = torch.ones_like(examples.y, dtype=torch.bool)
-        if examples.mask is not None:
-            real = examples.mask
+        real = examples.mask
+        if real is None:
+            real = torch.ones_like(examples.y, dtype=torch.bool)
         return cast(Tensor, vmap(grad(self._mean_loss))(weights, examples.x, examples.y, real))
 
     def _mean_loss(self, weights: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
@@ -296,10 +290,10 @@ class ModuleModel(Model):
         return caught[-1].flatten(1)
 
     def _scores(self, weights: Tensor, x: Tensor) -> Tensor:
-        pieces = torch.split(weights, [shape.numel() for shape in self._shapes.values()])
+        pieces = torch.split(weights, [shape.numel() for shape in self.shapes.values()])
         named = {
             name: piece.reshape(shape)
-            for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
         return cast(Tensor, functional_call(self._module, named, (x,)))
 

@@ -62,16 +62,11 @@ class Cache:
     def read(self, name: str, content: Any) -> dict[str, Tensor] | None:
         """Return an entry's tensors; None if it is absent, damaged, or was written for other content.
 
-        Parameters
-        ----------
-        name : str
-            A readable name of the entry, for its file name.
-        content : Any
-            All that the entry depends on: configurations, dictionaries, lists, text and numbers.
+        `content` is all that the entry depends on: configurations, dictionaries, lists, text and numbers.
         """
-        if self.folder is None or not self.path(name, content).is_file():
+        path = None if self.folder is None else self.path(name, content)
+        if path is None or not path.is_file():
             return None
-        path = self.path(name, content)
         try:
             metadata, tensors = read_metadata(path), read_all_tensors(path)
         except (FileError, OSError) as error:

@@ -85,7 +85,7 @@ def _value(hint: Any, content: Any, where: str) -> Any:
         if not isinstance(content, str):
             raise ValueError(f"{where}: got {content!r}, but it must be a path")
         return Path(content)
-    if hint is float and isinstance(content, int) and not isinstance(content, bool):
+    if hint is float and type(content) is int:
         return float(content)
     if type(content) is not hint:
         raise ValueError(f"{where}: got {content!r}, but it must be {hint.__name__}")

@@ -245,13 +245,8 @@ def column_names(path: Path, asked: Collection[str | None] = ()) -> list[str]:
 def read_columns(path: Path, names: Sequence[str], text: Collection[str] = ()) -> pd.DataFrame:
     """Read columns of a .csv or .parquet file by their names.
 
-    Parameters
-    ----------
-    path : Path
-        The file. The first line of a .csv file names the columns.
-    text : collection of str
-        Columns of a .csv file that are read as text, so that "007" stays apart from "7". The others have
-        the types that pandas finds, as those of a .parquet file have theirs.
+    Columns of a .csv file among `text` are read as text, so that "007" stays apart from "7"; the others have
+    the types that pandas finds.
     """
     if path.suffix.lower() != ".parquet":
         return _read_csv(path, text=text)[list(names)]

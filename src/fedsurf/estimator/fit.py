@@ -45,7 +45,6 @@ class FitResult:
     """A classifier trained on a table, and how good it is."""
 
     model: FederatedClassifier
-    """The classifier."""
     saved: SavedClassifier
     """The part of it that `write` stores."""
     trajectory: list[dict[Any, Any]]
@@ -93,10 +92,8 @@ def fit_table(
         The table, as in `fedsurf.estimator.tables.read_labelled`.
     progress : callable
         Opens progress bars.
-    n_jobs : int or None
-        The number of threads.
-    **settings
-        Settings of `FederatedClassifier`.
+    n_jobs, **settings
+        As in `FederatedClassifier`.
 
     Examples
     --------
@@ -181,26 +178,26 @@ class Predictions:
 
     def to_dict(self, *, table: bool = True) -> dict[str, Any]:
         """Return counts and classes as plain data, and labels and probabilities with `table`."""
-        rows = {"labels": self.labels, "probabilities": self.probabilities.tolist()}
         summary = {
             "examples": len(self.labels),
             "accuracy": self.accuracy,
             "unknown_labels": self.unknown_labels,
             "classes": self.classes,
         }
-        return {**summary, **(rows if table else {})}
+        if table:
+            summary |= {"labels": self.labels, "probabilities": self.probabilities.tolist()}
+        return summary
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows of the table that `fedsurf predict` writes."""
-        names = [f"probability_{name}" for name in self.classes]
+        names = ["label", *(f"probability_{name}" for name in self.classes)]
         for label, shares in zip(self.labels, self.probabilities.tolist(), strict=True):
             cells = [label, *(f"{share:.6g}" for share in shares)]
-            yield dict(zip(["label", *names], cells, strict=True))
+            yield dict(zip(names, cells, strict=True))
 
     def write(self, file: str | Path) -> None:
         """Write the table as CSV."""
-        columns = ["label", *(f"probability_{name}" for name in self.classes)]
-        write_rows(Path(file), self.rows(), columns)
+        write_rows(Path(file), self.rows())
 
 
 def predict_table(model: str | Path, data: str | Path) -> Predictions:

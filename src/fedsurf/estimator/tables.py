@@ -19,7 +19,7 @@ from fedsurf.common.checks import counted, listed
 from fedsurf.common.files import FileError, array_names, column_names, read_arrays, read_columns
 from fedsurf.estimator.federations import Array
 from fedsurf.tasks.dataset import split
-from fedsurf.tasks.sources.formats import NPZ_PARTS, NPZ_WHOLE
+from fedsurf.tasks.sources.formats import NPZ_WHOLE, part_names
 
 LABELS = ("label", "y", "target")
 """Names by which a column of labels is found; without one, it is the last column."""
@@ -219,15 +219,8 @@ def _choose(
 
 
 def _read_npz(path: Path, agent: str | None, test_share: float) -> LabelledTable:
-    stored = array_names(path)
-    conventions: tuple[tuple[str, ...], ...] = (NPZ_PARTS, NPZ_WHOLE)
-    names = next((keys for keys in conventions if set(keys) <= set(stored)), None)
-    if names is None:
-        raise FileError(
-            f"{path}: got the arrays {listed(stored)}, but it must hold {', '.join(NPZ_PARTS)}, "
-            f"or {' and '.join(NPZ_WHOLE)}"
-        )
-    agent = _choose(path, "agent", agent, stored, AGENTS)
+    names = part_names(path)
+    agent = _choose(path, "agent", agent, array_names(path), AGENTS)
     arrays = read_arrays(path, names if agent is None else [*names, agent])
 
     def labels(name: str, rows: int) -> Array:
@@ -317,9 +310,8 @@ def _labels_of(path: Path, name: str, values: pd.Series) -> Array:
         whole: Array = bare.astype(np.int64)
     except (ValueError, OverflowError):
         return text
-    return (
-        whole if (whole.astype(bare.dtype) == bare).all() else text
-    )  # not "007", which is not "7"
+    same = (whole.astype(bare.dtype) == bare).all()  # unlike "007", which is not "7"
+    return whole if same else text
 
 
 def _matrix(path: Path, name: str, array: Array) -> Array:

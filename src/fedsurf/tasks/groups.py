@@ -20,19 +20,10 @@ MAX_PADDING, MAX_PADDING_SHARE = 250_000, 0.25
 
 
 class UnpaddedExamples(Examples):
-    """Labelled examples of agents, one agent's rows after another's.
+    """Labelled examples of agents, one agent's rows after another's: `rows[rows, features]`, `labels[rows]`.
 
     They are padded for some agents at a time (`trimmed`); `x`, `y` and `mask` are padded to the largest
-    agent, as those of other examples, when they are first used.
-
-    Parameters
-    ----------
-    rows : Tensor
-        Features, `[rows, features]`.
-    labels : Tensor
-        Labels as int64, `[rows]`.
-    sizes : sequence of int
-        The number of rows of each agent.
+    agent, as those of other examples, when they are first used. `sizes` are the agents' numbers of rows.
 
     Examples
     --------

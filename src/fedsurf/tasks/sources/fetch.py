@@ -28,16 +28,7 @@ def fetch(
 ) -> None:
     """Download files, unpack them, verify the result, and move it into a folder.
 
-    Parameters
-    ----------
-    downloads : mapping of str to str
-        The published checksum of each address, as `"md5:…"` or `"sha256:…"`.
-    files : mapping of str to str
-        The SHA-256 of each file that the folder holds in the end.
-    folder : Path
-        The destination; other files in it stay.
-    progress : bool
-        Whether to show a bar on the standard error stream.
+    `downloads` and `files` are those of a `Source`. Other files in the folder stay.
     """
     pooch.get_logger().setLevel(logging.WARNING)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
@@ -83,15 +74,10 @@ def verify(folder: Path, files: Mapping[str, str]) -> None:
     for name, checksum in files.items():
         if not (folder / name).is_file():
             raise ValueError(f"{name}: there is no such file in what was fetched")
-        found = sha256(folder / name)
+        with (folder / name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != checksum:
             raise ValueError(f"{name}: got the SHA-256 {found}, but it must be {checksum}")
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Bar:

@@ -25,8 +25,8 @@ IDX_FILES = (
 )
 CIFAR10_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 MNIST_5K_FILE = "mnist_5k.csv.gz"
-NPZ_PARTS = ("train_x", "train_y", "test_x", "test_y")
-NPZ_WHOLE = ("x", "y")
+NPZ_PARTS: tuple[str, ...] = ("train_x", "train_y", "test_x", "test_y")
+NPZ_WHOLE: tuple[str, ...] = ("x", "y")
 
 RECORD_BYTES = 1 + 3 * 32 * 32
 """Size of an image in a batch of CIFAR-10: the label, then a red, a green and a blue plane."""
@@ -86,14 +86,8 @@ def read_mnist_5k(folder: Path) -> Dataset:
     with reading(path, "a gzipped table"), gzip.open(path, "rt", encoding="ascii") as file:
         rows = np.loadtxt(file, dtype=np.uint8, delimiter=",", ndmin=2)
         images = rows[:, :-1].reshape(-1, 28, 28, 1)
-    return _dataset(
-        folder,
-        images,
-        rows[:, -1],
-        name="mnist-5k",
-        classes=10,
-        test_fraction=MNIST_5K_TEST_FRACTION,
-    )
+    options = {"name": "mnist-5k", "classes": 10, "test_fraction": MNIST_5K_TEST_FRACTION}
+    return _dataset(folder, images, rows[:, -1], **options)
 
 
 def read_digits(_: Path | None = None) -> Dataset:
@@ -123,18 +117,24 @@ def read_fashion_mnist_mini(_: Path | None = None) -> Dataset:
     return Dataset.from_arrays(*arrays, name="fashion-mnist-mini", classes=10)
 
 
+def part_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the arrays of examples in an `.npz` file: `NPZ_PARTS` or `NPZ_WHOLE`."""
+    stored = set(array_names(path))
+    for names in (NPZ_PARTS, NPZ_WHOLE):
+        if stored.issuperset(names):
+            return names
+    raise FileError(
+        f"{path}: got the arrays {listed(sorted(stored))}, but it must hold {', '.join(NPZ_PARTS)}, "
+        f"or {' and '.join(NPZ_WHOLE)}"
+    )
+
+
 def read_npz(path: Path, test_fraction: float = TEST_FRACTION) -> Dataset:
     """Read `train_x, train_y, test_x, test_y`, or `x, y` to be divided, from an `.npz` file.
 
     `Dataset.from_arrays` describes the arrays. Other arrays in the file are not read.
     """
-    stored = array_names(path)
-    names = next((keys for keys in (NPZ_PARTS, NPZ_WHOLE) if set(keys) <= set(stored)), None)
-    if names is None:
-        raise FileError(
-            f"{path}: got the arrays {listed(stored)}, but it must hold "
-            f"{', '.join(NPZ_PARTS)}, or {' and '.join(NPZ_WHOLE)}"
-        )
+    names = part_names(path)
     arrays = read_arrays(path, names)
     return _dataset(
         path,
