@@ -17,7 +17,8 @@ Intervention = Callable[[Task, torch.Generator], Task]
 
 def blank_features(task: Task, generator: torch.Generator) -> Task:  # noqa: ARG001 - nothing is random
     """Replace all training features by 0; labels and test examples stay."""
-    return replace(task, train=replace(task.train, x=torch.zeros_like(task.train.x)))
+    train = task.train
+    return replace(task, train=Examples(torch.zeros_like(train.x), train.y, train.mask))
 
 
 def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
@@ -29,7 +30,7 @@ def shuffle_labels(task: Task, generator: torch.Generator) -> Task:
     labels = task.train.y[real]
     dealt = torch.zeros_like(task.train.y)
     dealt[real] = labels[torch.randperm(len(labels), generator=generator)]
-    return replace(task, train=replace(task.train, y=dealt))
+    return replace(task, train=Examples(task.train.x, dealt, task.train.mask))
 
 
 def rename_labels(task: Task, generator: torch.Generator) -> Task:
@@ -38,7 +39,7 @@ def rename_labels(task: Task, generator: torch.Generator) -> Task:
     names = torch.empty_like(order)
     names[order] = order.roll(1)
     train, test = (
-        replace(part, y=names[part.y].masked_fill(~_real(part), 0))
+        Examples(part.x, names[part.y].masked_fill(~_real(part), 0), part.mask)
         for part in (task.train, task.test)
     )
     return Task(train, test, task.classes)
@@ -50,7 +51,7 @@ def rotate_features(task: Task, generator: torch.Generator) -> Task:
     drawn = torch.randn(square, generator=generator, dtype=torch.float64)
     matrix, upper = torch.linalg.qr(drawn)
     matrix = (matrix * upper.diagonal().sign()).to(task.train.x.dtype)  # uniform over all of them
-    train, test = (replace(part, x=part.x @ matrix) for part in (task.train, task.test))
+    train, test = (Examples(part.x @ matrix, part.y, part.mask) for part in (task.train, task.test))
     return Task(train, test, task.classes)
 
 
