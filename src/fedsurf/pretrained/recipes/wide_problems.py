@@ -12,6 +12,7 @@ go. No other real data set is used, so that CIFAR-10, MNIST and digits are new t
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -52,12 +53,8 @@ class WideProblem(Problem):
         """Return the algorithm that solves this problem."""
         if self.batch_size is None:
             return super().algorithm(optimizer)
-        if not isinstance(optimizer, Transferable):
-            raise TypeError(
-                f"optimizer: got a {type(optimizer).__name__}, but it must be a Transferable, which "
-                "takes mini-batches"
-            )
-        return optimizer.on(self.model, self.rounds, batch_size=self.batch_size)
+        of_heads = cast(Transferable, optimizer)  # problems for modules have no mini-batches
+        return of_heads.on(self.model, self.rounds, batch_size=self.batch_size)
 
 
 class WideProblems:
