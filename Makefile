@@ -17,22 +17,22 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## create the environment and install fedsurf into it
 
-demo: $(STAMP) ## the pretrained optimizer on digits, then meta-train U-DGD; tables and figures
+demo: $(STAMP) ## run the pretrained optimizer on digits, then meta-train U-DGD
 	$(BIN)/fedsurf demo
 
-test: $(STAMP) ## run the tests
+test: $(STAMP) ## run the tests, in random order
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-slow: $(STAMP) ## run the tests at full scale
 	$(BIN)/python -m pytest -m slow
 
-lint: $(STAMP) ## ruff, mypy and the order of the rooms
+lint: $(STAMP) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## print the benchmarks' ratios
+bench: $(STAMP) ## run all benchmarks and print their tables
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 clean: ## remove the environment, caches and runs made by the demo
