@@ -1,6 +1,6 @@
 """Meta-train U-DGD by SURF, compare it with DGD and centralised training, and draw a figure.
 
-Takes the smallest preset, so that it ends soon; `fedsurf.preset("demo")` is a real one.
+Uses the smallest preset, which takes seconds; `fedsurf.preset("demo")` gives useful results.
 
     python train_and_evaluate.py [FOLDER]
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 import fedsurf
-from fedsurf.cli.evaluate import layers_table, methods_table
+from fedsurf.cli.tables import layers_table, methods_table
 from fedsurf.evaluation import plots
 
 
 def main(folder: Path) -> None:
-    """Train into the folder, or go on with what is there; then evaluate."""
+    """Train into the folder, or resume a run in it; then evaluate."""
     config = fedsurf.preset("smoke")
     experiment = fedsurf.Experiment(config)
     best = experiment.train(folder, resume=folder.exists())
