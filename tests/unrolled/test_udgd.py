@@ -16,7 +16,7 @@ from fedsurf.algorithms import State
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import GraphConfig, Network, StarNetwork, make_graph
 from fedsurf.tasks.task import Examples
-from fedsurf.unrolled import UDGD, GraphFilter, Perceptron, UDGDConfig, flatten_batch
+from fedsurf.unrolled import UDGD, UDGDConfig
 
 ACTIVATIONS = {
     "relu": lambda value: max(value, 0.0),
@@ -148,11 +148,6 @@ def test_a_step_draws_each_agents_mini_batch_from_the_generator():
         assert torch.equal(state.weights, expected.weights)
 
 
-def test_a_mini_batch_is_laid_out_example_after_example_each_followed_by_its_one_hot_label():
-    batch = Examples(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[2, 0]]))
-    assert flatten_batch(batch, 3).tolist() == [[1, 2, 0, 0, 1, 3, 4, 1, 0, 0]]
-
-
 def test_at_the_papers_scale_there_are_531_million_parameters():
     with torch.device("meta"):
         made = UDGD(SoftmaxHead(512, 10), UDGDConfig(), seeded(0))
@@ -211,21 +206,6 @@ def test_parameters_follow_the_seed_within_their_bounds():
             assert one.abs().max() <= (15 + 3 * 7) ** -0.5
     matrices = [layer.perceptron.matrix for layer in first.layers]
     assert not torch.equal(*matrices)
-
-
-def test_a_perceptron_does_not_mix_agents():
-    perceptron = Perceptron(3, 4, "relu", seeded(0))
-    values, batch = weights(23, 5, 3, torch.float32), weights(24, 5, 4, torch.float32)
-    together = perceptron(values, batch)
-    for agent in range(5):
-        alone = perceptron(values[agent : agent + 1], batch[agent : agent + 1])
-        torch.testing.assert_close(together[agent : agent + 1], alone)
-
-
-def test_a_filter_of_order_0_takes_no_round():
-    network, values = Network(nx.cycle_graph(4)), weights(19, 4, 3, torch.float32)
-    assert torch.equal(GraphFilter(0)(values, network), values)
-    assert network.rounds == 0
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def training_errors(network: Network, owner: Array, features: int) -> Iterator[N
     try:
         yield
     except FeatureRangeError as error:
-        raise FeatureRangeError(error.problem, "X") from error
+        raise FeatureRangeError(str(error).replace("task", "X", 1)) from error
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise diverged(network) from error
     except (MemoryError, RuntimeError) as error:

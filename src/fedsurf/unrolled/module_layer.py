@@ -1,17 +1,19 @@
 """A transferable layer for any module: an unrolled optimizer that sees gradients, tensor by tensor.
 
 The layer for softmax heads (`transferable`) uses their curvature. This one uses only gradients. In a round,
-every agent
+every agent goes from the weights W of its module to the next ones, W⁺. It
 
 1. describes each tensor of its module: how large its weights W, their gradient and their last move are,
    whether that move was against the gradient, and how far what it received was from what it sent; with
    the progress of the run and the losses that it received, a small perceptron maps that to the controls
-   of the tensor in this round;
+   of the tensor in this round: η, ν, ρ, the momentum's decay, κ, a, b and e;
 2. takes some gradient steps on all its examples, from W to V, with the momentum m and the mean square s
    of the gradient's entries: V ← V − η m − ν u m / √s − ρ V, where u is the tensor's unit, 1 / √fan-in,
    and no step moves a tensor by more than a share of its own size;
-3. sends φ = V + κ (W − V_prev) and four numbers about its data and its losses;
-4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev, lazily as in `transferable.graph`.
+3. sends φ = V + κ (W − V_prev) and four numbers about its data and its losses; V_prev is the V of the
+   round before, as W_prev is its W;
+4. mixes by the network's shift operator S, and with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev,
+   lazily as in `transferable.graph`.
 
 With κ = 1, ν = ρ = 0 and no memory that is Exact Diffusion with several local steps. The perceptron is
 shared by agents, tensors and rounds: permuting agents, or the hidden units of a layer, changes nothing
@@ -57,7 +59,7 @@ LENGTHS = {"gradient": -2.0, "normalised": -3.0, "decay": -9.0}
 MIXING = {"correction": 0.0, "keep": 0.0, "stay": 0.0, "memory": 0.0}
 """κ, a, b and e, before the hyperbolic tangent that bounds them, and their initial values."""
 CONTROLS = {**LENGTHS, "momentum": 0.5, **MIXING}
-"""The controls of each tensor in each round; the momentum before the sigmoid that bounds it."""
+"""The controls of a tensor in a round; the momentum's decay is before the sigmoid that bounds it."""
 
 SHAPE_SIZE, MOTION_SIZE, FACTS_SIZE = 5, 5, 4
 """Numbers that describe a tensor's shape, its motion, and the problem."""

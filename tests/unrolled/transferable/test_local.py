@@ -1,7 +1,6 @@
 """The agents' own examples: centres, units by communication, and groups of similar size."""
 
 import math
-from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -67,17 +66,6 @@ def test_recentred_examples_are_those_of_the_other_centre(features, masked):
         assert float(view.count[agent]) == len(own)
         counts = [sum(label == c for _, label in own) for c in range(CLASSES)]
         assert view.labels[agent].sum(1).tolist() == counts
-
-
-def test_examples_of_some_agents_are_their_rows():
-    unit = normal(18, AGENTS, 9).exp()
-    view = LocalExamples.of(
-        random_data.examples(16, AGENTS, 6, 9, CLASSES, masked=True), CLASSES, unit=unit
-    )
-    assert replace(view, unit=None).of_agents(torch.tensor([1])).unit is None
-    some = view.of_agents(torch.tensor([2, 0]))
-    for name, value in vars(view).items():
-        assert torch.equal(getattr(some, name), value[[2, 0]])
 
 
 def units_of(part, network, *, every=True):

@@ -1,6 +1,5 @@
 """Runs of the transferable layer against plain loops, their symmetries, locality and costs."""
 
-import copy
 import itertools
 import math
 from dataclasses import fields, is_dataclass
@@ -474,11 +473,6 @@ def test_tasks_networks_and_states_that_do_not_fit_are_refused():
         algorithm.step(State(state.weights), task, network(), random)
 
 
-def test_the_default_is_twenty_rounds_and_ten_constraints():
-    assert optimizer().on(SoftmaxHead(3, 3)).rounds == 20
-    assert optimizer().constraints == 10
-
-
 def test_a_state_consists_of_tensors_and_numbers():
     task, over = random_data.task(0, AGENTS), network()
     state = states(make(task), task, over)[-1]
@@ -493,17 +487,6 @@ def test_a_state_consists_of_tensors_and_numbers():
     found = parts(state)
     assert len(found) > 20
     assert all(part is None or isinstance(part, torch.Tensor | int) for part in found)
-
-
-def test_the_number_of_parameters_does_not_depend_on_the_problem():
-    learned = optimizer()
-    numbers = [
-        sum(v.numel() for v in part.parameters()) for part in (learned.graph, learned.server)
-    ]
-    assert numbers == [988, 988]
-    for features, classes in ((1, 2), (40, 7)):
-        task = random_data.task(0, AGENTS, 4, 2, features, classes)
-        assert heads(task, network(), 3, learned).shape == (AGENTS, (features + 1) * classes)
 
 
 @pytest.mark.parametrize("star", [False, True])
@@ -529,8 +512,3 @@ def test_features_whose_squares_vanish_are_refused(dtype, unit, star):
         make(tiny, learned=optimizer(dtype=dtype)).init(
             tiny, network(star=star), random_data.seeded(0)
         )
-
-
-def test_an_error_about_features_can_be_copied_as_between_processes():
-    error = copy.copy(FeatureRangeError("got features of no use", "X"))
-    assert str(error) == "X: got features of no use"

@@ -75,7 +75,7 @@ def confidence_inputs(
     share of the agents; whether there is a server.
 
     `when` is the schedule of the last round, `sums` the average of `own_confidence_sums`, and
-    `agents[agents, 1]` the share of the agents that each, or the server, hears in a round.
+    `agents[agents, 1]` the share of the agents whose messages each, or the server, receives in a round.
     """
     share, classes = estimate.classes, estimate.classes.shape[1]
     relative = (classes * share).log()

@@ -15,7 +15,7 @@ from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE
 SCHEDULE_SIZE = 7
 """Numbers that describe the progress of a run, its length and its network."""
 SHARES_SIZE = 2
-"""The share of its examples that an agent uses in a round, and the share of the agents that it hears."""
+"""The shares of its examples that an agent uses in a round, and of the agents that it receives from."""
 CONTEXT_SIZE = 3
 """Outputs of the round's perceptron that are inputs of the classes' perceptron."""
 GRAPH_CALLS = 20
@@ -79,8 +79,8 @@ class Controller(nn.Module):
         """Return the controls of a round and the context of its gates.
 
         The logarithms of the lengths, `[agents, LENGTHS]`; the controls of mixing, before they are
-        bounded, `[agents, MIXING]`; the context, `[agents, CONTEXT_SIZE]`. The shares of its `examples`
-        that an agent uses in this round and of the `agents` that it, or the server, hears are `[agents, 1]`.
+        bounded, `[agents, MIXING]`; the context, `[agents, CONTEXT_SIZE]`. Both shares are `[agents, 1]`:
+        of its `examples` that an agent uses, and of the `agents` that it, or the server, receives from.
         """
         shares = [examples.log() / 2, agents.log() / 3]
         inputs = [when.expand(len(description), -1), description, *shares]
@@ -108,9 +108,9 @@ def eased_share(share: Tensor, divergence: Tensor) -> Tensor:
 
         min(1, (c (1 − c) / u)²)^t,    u = (1 − 1/C) / C, the same for classes of one size.
 
-    c is what an agent knows so far; a class that only distant agents hold seems rare until it hears of
-    them. So an agent whose own labels differ from those trusts them less: t = exp(−4 KL). With t = 1,
-    digits on a ring of agents that hold one class each lose 7 to 20 points.
+    c is an estimate: a class that only distant agents hold seems rare until their messages arrive. So an
+    agent whose own labels differ from c trusts it less: t = exp(−4 KL). With t = 1, digits on a ring of
+    agents that hold one class each lose 7 to 20 points.
 
     `share` is c, as each agent estimates it, `[agents, classes]`; `divergence[agents]` is the KL of the
     agent's own label distribution from c.

@@ -47,7 +47,7 @@ MIXING_LIMITS = {
 MASS_POWER = 0.5
 """The power of an agent's number of examples by which its head is weighed."""
 SWINGING_EIGENVALUE = -0.56
-"""Mixing is lazy if an eigenvalue of S is below this, which none was in meta-training."""
+"""Mixing is lazy if an eigenvalue of S is below this; in meta-training, all were above it."""
 CALM_EIGENVALUE = -0.45
 """The smallest eigenvalue of lazy mixing, about that of a random 3-regular graph."""
 
@@ -139,7 +139,7 @@ def _recentred(
 
 
 def neighbour_share(network: Network) -> Tensor:
-    """Return the share of the agents that each hears in a round, itself included, `[agents, 1]`."""
+    """Return the share of the agents whose heads each mixes in a round, with its own, `[agents, 1]`."""
     return ((1 + network.degrees) / network.agents)[:, None]
 
 

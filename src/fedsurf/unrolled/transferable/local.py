@@ -275,7 +275,7 @@ def feature_units(
     In two rows, a feature's spread may by chance be a hundredth of the true one, and standardising would
     blow it up. Until an agent knows of a few rows, spreads below s give the unit s, or one in between.
 
-    `spreads` are the averages or the sums of `own_spreads`, of about so many `agents`, `[agents, 1]`;
+    `spreads` are the averages or the sums of `own_spreads` of about `agents` agents, `[agents, 1]`;
     `dtype` is the type of the examples, whose precision limits that of differences.
     """
     centre, within, squared_means = (spreads[:, 1:] / spreads[:, :1]).chunk(3, 1)
@@ -354,17 +354,7 @@ def _unlike(apart: Tensor) -> Tensor:
 
 
 class FeatureRangeError(ValueError):
-    """The squares of the features are too large or too small for their floating type.
-
-    `problem` names it and its solution, `argument` what holds the features.
-    """
-
-    def __init__(self, problem: str, argument: str = "task") -> None:
-        super().__init__(problem, argument)  # all arguments, so that the error can be pickled
-        self.problem, self.argument = problem, argument
-
-    def __str__(self) -> str:
-        return f"{self.argument}: {self.problem}"
+    """The squares of a task's features are too large or too small for their floating type."""
 
 
 def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:
@@ -378,7 +368,7 @@ def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:
     if not moments.sum().isfinite() and not moments.isfinite().all():
         largest = float(examples.pooled().x.abs().max())
         raise FeatureRangeError(
-            f"got features as large as {largest:.2g}, whose squares are no numbers in {kind}: "
+            f"task: got features as large as {largest:.2g}, whose squares overflow in {kind}: "
             "give them in another unit"
         )
     smallest = torch.finfo(examples.dtype).tiny
@@ -387,6 +377,6 @@ def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:
         widest = float((x.amax(0) - x.amin(0)).max())
         if widest > 0 and widest**2 < smallest:
             raise FeatureRangeError(
-                f"got features that differ by no more than {widest:.2g}, whose squares vanish in "
-                f"{kind}: give them in another unit"
+                f"task: got features that differ by no more than {widest:.2g}, whose squares "
+                f"vanish in {kind}: give them in another unit"
             )

@@ -3,7 +3,7 @@
 U-DGD's perceptron sees raw weights and raw examples, so it fits the features and the classes that it
 was meta-trained on. This layer keeps the structure, local work and then learned mixing, but computes
 what every learner must compute, gradients and curvature, and learns only how to use them. In a round,
-every agent
+every agent goes from its head W, the weights of its softmax classifier, to the next one, W⁺. It
 
 1. estimates the kind of problem from the summaries that it received (`summaries`); a small perceptron
    maps that to the controls of the round, and another one, class by class, maps how the class differs
@@ -11,14 +11,17 @@ every agent
 2. takes Newton-like steps on its examples, all or a mini-batch, from W to V (`newton`), with its estimate
    of the second moment of all agents' features; two over a graph, four for a server;
 3. sends φ = V + κ (W − V_prev), its summaries, and in the first rounds the sum of its examples and its
-   sketch of the second moment;
-4. mixes with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev (`graph`).
+   sketch of the second moment; V_prev is the V of the round before;
+4. mixes by the network's shift operator S, and with memory of W_prev, the W of the round before (`graph`):
+   W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
 
-With κ = 1 and no memory that is Exact Diffusion with Newton-like steps. Through a server, the called agents
-do 1 to 3 from the server's W, without κ, and the server does 4 with the mean of what they send (`server`).
+κ, a, b and e are among the controls. With κ = 1 and no memory that is Exact Diffusion with Newton-like
+steps. Through a server, the called agents do 1 to 3 from the server's W, without κ, and the server does 4
+with the mean of what they send (`server`).
+
 All parameters are shared by agents, classes and features: permuting agents or classes, moving the features
-or changing their unit changes nothing but the names. Rotating or permuting the features changes the random
-directions of the sketch only.
+or changing their unit changes only the names. Rotating or permuting the features changes only the random
+directions of the sketch.
 """
 
 from __future__ import annotations
@@ -85,8 +88,8 @@ from fedsurf.unrolled.transferable.summaries import (
 LOCAL_STEPS, SERVER_LOCAL_STEPS = 2, 4
 """Newton-like steps of a round, over a graph and through a server."""
 SHARED_ROUNDS, UNIT_ROUNDS = 3, 4
-"""The first rounds, in which agents send the sum and the sketch of their examples: usually, and where they
-standardise, when they also send the spreads of the features; in units too different, heads do not mix."""
+"""The number of first rounds in which agents send the sum and the sketch of their examples. The second is for
+standardising, where they also send the spreads of the features."""
 
 
 class Transferable(nn.Module):
@@ -172,7 +175,7 @@ class TransferState(State):
     examples: tuple[LocalExamples, ...]
     """The agents and the examples of each group (`local`)."""
     problems: tuple[LocalProblem, ...]
-    """Each group's problem; none through a server, where agents do not keep what they hear."""
+    """Each group's problem; none through a server, where agents keep nothing they receive."""
     reports: int
     """The number of messages that a server has received."""
     rounds: int

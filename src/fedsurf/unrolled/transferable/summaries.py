@@ -3,9 +3,9 @@
 Summaries are averaged over the network as heads are. Of its examples, an agent sends in every round a few
 sums (`data_sums`), from which all estimate the kind of problem (`FederationEstimate`): the number of
 examples, noise, how many directions matter, how different agents are. In the first rounds it also sends
-the sum of its examples, for a common centre, and a sketch of their second moment A, for the Newton-like
-steps: Y = A Ω with k random directions Ω that all agents know (`Curvature`), or A itself where that is
-about as small. No summary is an example, and none depends on learned parameters.
+the sum of its examples, for a common centre, and a sketch of A, the second moment of the centred examples,
+for the Newton-like steps: Y = A Ω with k random directions Ω that all agents know (`Curvature`), or A
+itself where that is about as small. No summary is an example, and none depends on learned parameters.
 
 E. J. Nyström, "Über die praktische Auflösung von Integralgleichungen …", Acta Mathematica 54, 1930;
 J. A. Tropp, A. Yurtsever, M. Udell and V. Cevher, "Fixed-rank approximation of a positive-semidefinite
@@ -134,7 +134,7 @@ def common_centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
 
 @torch.no_grad()
 def varying_count(sums: Tensor, moments: Tensor, directions: Tensor, unit: Tensor | None) -> Tensor:
-    """Return how many features vary according to averaged summaries, `[agents]`; all if none seems to.
+    """Return how many features vary according to averaged summaries, `[agents]`; all if no feature does.
 
     The sketch of a constant feature is zero, but for rounding. Constant features are no reason to
     regularise less. `unit` is that of each feature, raw, `[agents, features]`; None for 1.
