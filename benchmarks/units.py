@@ -103,7 +103,7 @@ def main() -> None:
     limit_threads(0)
     optimizer = fedsurf.load()
     print(
-        f"| data | features | spreads apart | {' | '.join(WAYS)} |\n|{' --- |' * (3 + len(WAYS))}"
+        f"| data | features | ratio of spreads | {' | '.join(WAYS)} |\n|{' --- |' * (3 + len(WAYS))}"
     )
     for case in options.cases:
         if case in TABLES:

@@ -121,7 +121,7 @@ def test_weights_are_heads_times_the_factor_of_each_agent(server):
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_predictions_stay_and_two_more_numbers_are_sent(server):
+def test_confidence_keeps_predictions_and_sends_two_more_numbers(server):
     sure, plain = optimizer(), optimizer()
     plain.confidence = None
     task, runs = random_data.task(0, AGENTS), []

@@ -36,7 +36,7 @@ from fedsurf.unrolled.transferable.optimizer import SHARED_ROUNDS
 AGENTS, FEATURES, CLASSES = 4, 3, 3
 HEAD = SoftmaxHead(FEATURES, CLASSES)
 SIZES = [9, 1, 30, 8, 2, 28]
-"""Of six agents in groups."""
+"""Numbers of examples of six agents in groups."""
 
 
 def normal(seed, *shape):

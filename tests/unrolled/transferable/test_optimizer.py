@@ -23,7 +23,6 @@ from transferable_runs import (
     states,
 )
 
-from fedsurf.algorithms import State
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import FaultConfig, Network, StaleNetwork, StarNetwork, with_faults
 from fedsurf.tasks.task import Examples, Task
@@ -151,7 +150,7 @@ def test_a_layer_has_two_rounds_and_the_last_one_the_rest(rounds, layers):
 
 
 class Listening(Network):
-    """A network that keeps everything that was sent."""
+    """A network that records all messages."""
 
     def __init__(self, graph):
         super().__init__(graph, "metropolis")
@@ -194,7 +193,7 @@ def test_data_influence_other_agents_no_sooner_than_messages_arrive(features, ex
 
 @pytest.mark.parametrize("options", [{}, {"weigh_agents": True}])
 def test_heads_of_stale_agents_are_those_of_the_round_before(options):
-    """Also where the summaries change their size, as they do after the first rounds."""
+    """Heads stay aligned although messages get shorter after the first rounds."""
     task, sent = random_data.task(14, AGENTS, 6, 3, features=16, classes=2), []
 
     class Watched(Network):
@@ -208,20 +207,6 @@ def test_heads_of_stale_agents_are_those_of_the_round_before(options):
     stale = over.stale_agents
     for (before, _), (_, late) in itertools.pairwise(sent):
         torch.testing.assert_close(late[0][stale], before[0][stale])
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("features", "examples"), [(20, 6), (5, 12)])
-def test_permuting_agents_permutes_the_result(features, examples, masked):
-    order = torch.tensor([3, 5, 0, 1, 4, 2])
-    place = order.argsort().tolist()
-    task = random_data.task(1, AGENTS, examples, 3, features, CLASSES, masked=masked)
-    moved = Task(task.train.of(order), task.test.of(order), CLASSES)
-    graph = nx.empty_graph(AGENTS)
-    graph.add_edges_from((place[a], place[b]) for a, b in lopsided_graph().edges)
-    one, other = heads(task, network()), heads(moved, Network(graph, "metropolis"))
-    assert not torch.allclose(one, other)
-    torch.testing.assert_close(one[order], other)
 
 
 @pytest.mark.parametrize("star", [False, True])
@@ -288,19 +273,6 @@ def test_padding_does_not_matter(features, examples, star):
         )
 
     torch.testing.assert_close(heads(changed(task, longer), network(star=star)), expected)
-
-
-@pytest.mark.parametrize("star", [False, True])
-def test_the_same_data_give_the_same_bits_and_no_global_generator_is_touched(star):
-    task = random_data.task(7, AGENTS, 6, 3, 20, CLASSES, dtype=torch.float32)
-    learned = optimizer(dtype=torch.float32)
-    before = torch.random.get_rng_state()
-    one, two = (heads(task, network(star=star), 20, learned) for _ in range(2))
-    assert one.dtype == torch.float32
-    assert torch.equal(one, two)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    other = heads(task, network(star=star, seed=5), 20, learned)
-    assert torch.equal(one, other) == (not star)
 
 
 @pytest.mark.parametrize("star", [False, True])
@@ -447,30 +419,19 @@ def test_invalid_arguments_are_refused():
     for rounds in (0, -1, MAX_ROUNDS + 1):
         with pytest.raises(ValueError, match=rf"^rounds: got {rounds}, .* and {MAX_ROUNDS}"):
             learned.on(model, rounds)
-    for rounds in (2.5, 20.0, "20", True):
-        with pytest.raises(TypeError, match=r"^rounds: got .* whole number"):
-            learned.on(model, rounds)
     with pytest.raises(ValueError, match=r"^scaling: got 'none'"):
         learned.on(model, 5, "none")
     with pytest.raises(ValueError, match=r"^batch_size: got 0, but it must be at least 1"):
         learned.on(model, 5, batch_size=0)
-    for size in (2.5, "3", True):
-        with pytest.raises(TypeError, match=r"^batch_size: got .*, but it must be a whole number"):
-            learned.on(model, 5, batch_size=size)
 
 
-def test_tasks_networks_and_states_that_do_not_fit_are_refused():
+def test_tasks_and_networks_that_do_not_fit_are_refused():
     algorithm, random = optimizer().on(SoftmaxHead(3, 3), 5), random_data.seeded(0)
     task = random_data.task(0, AGENTS)
-    with pytest.raises(ValueError, match=r"^task: got examples of 4 agents"):
-        algorithm.init(random_data.task(0, 4), network(), random)
     with pytest.raises(ValueError, match=r"5 features"):
         algorithm.init(random_data.task(0, AGENTS, features=5), network(), random)
     with pytest.raises(ValueError, match="network: got the shift operator 'laplacian'"):
         algorithm.init(task, Network(lopsided_graph(), "laplacian"), random)
-    state = algorithm.init(task, network(), random)
-    with pytest.raises(TypeError, match=r"^state: got a State"):
-        algorithm.step(State(state.weights), task, network(), random)
 
 
 def test_a_state_consists_of_tensors_and_numbers():

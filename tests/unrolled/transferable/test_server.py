@@ -132,8 +132,8 @@ def test_a_server_sends_units_to_agents_that_do_not_know_them():
 
 
 @pytest.mark.parametrize("scaling", ["features", "auto"])
-def test_a_server_forgets_summaries_in_units_of_before(scaling):
-    """Agents with a single row know nothing of units: their sums would dominate for ever."""
+def test_a_server_forgets_summaries_in_old_units(scaling):
+    """Agents with a single row know no units: their first sums would dominate all later ones."""
     part = random_data.examples(3, 6, 60, 3, masked=False)
     wild = part.x * torch.tensor([1e6, 1.0, 1e-3], dtype=torch.float64)
     mask = torch.arange(60) < torch.tensor([1, 1, 1, 1, 1, 60])[:, None]

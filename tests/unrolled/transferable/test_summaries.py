@@ -339,7 +339,7 @@ def test_the_rest_of_the_trace_is_shared_by_varying_features():
 
 @pytest.mark.parametrize("star", [False, True])
 def test_features_far_from_zero_vary(star):
-    """Such as temperatures in Kelvin: in float32, with many features, rounding is close."""
+    """For temperatures in Kelvin, in float32 and with many features, rounding errors are almost as large."""
     task = random_data.task(6, AGENTS, 9, 5, 1000, CLASSES, dtype=torch.float32)
 
     def far(part):
