@@ -312,8 +312,6 @@ def test_invalid_arguments_are_refused():
         learned.on(SoftmaxHead(FEATURES, CLASSES))
     with pytest.raises(ValueError, match=r"^rounds: got 201, .* between 1 and 200"):
         learned.on(MODEL, 201)
-    with pytest.raises(TypeError, match=r"^start: got 3, but it must be a Start, or None"):
-        learned.on(MODEL, 5, 3)
     for name, least in (("width", 1), ("local_steps", 2)):
         config = GradientTransferConfig(**{name: 0})
         with pytest.raises(ValueError, match=rf"^{name}: got 0, but it must be at least {least}"):

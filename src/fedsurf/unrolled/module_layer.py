@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import SharedStart, Start, State, fan_ins, own_state
 from fedsurf.algorithms.checks import check_fits
-from fedsurf.common.checks import check_kind
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -179,7 +178,6 @@ class GradientTransfer(nn.Module):
             raise TypeError(
                 f"model: got a {type(model).__name__}, but this optimizer trains a ModuleModel"
             )
-        check_kind(start, Start | None, "start", "a Start, or None")
         rounds = DEFAULT_ROUNDS if rounds is None else rounds
         return GradientTransferAlgorithm(self, model, rounds, start or SharedStart())
 

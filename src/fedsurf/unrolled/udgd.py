@@ -121,11 +121,11 @@ class UDGD(nn.Module):
 
     def on(self, model: Model, rounds: int | None = None) -> UDGD:
         """Return the algorithm for a model: the optimizer itself, which fits one model only."""
-        wanted = (self.model.parameters, len(self.layers) * self.config.filter_order)
-        if model.parameters != wanted[0] or rounds not in (None, wanted[1]):
+        own_rounds = self.steps * self.config.filter_order
+        if model.parameters != self.model.parameters or rounds not in (None, own_rounds):
             raise ValueError(
                 f"model, rounds: got {model.parameters} parameters and {rounds} rounds, but this "
-                f"optimizer has {wanted[0]} and {wanted[1]}"
+                f"optimizer has {self.model.parameters} and {own_rounds}"
             )
         return self
 

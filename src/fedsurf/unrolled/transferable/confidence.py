@@ -5,8 +5,8 @@ helps accuracy makes heads under-confident. So the size is set where heads are u
 are multiplied by one factor, which changes its probabilities but none of its predictions.
 
 In every round agents send two numbers: how the loss of the received head on their own examples would change
-with the factor. With many more examples than weights these nearly determine it. With fewer they ask for too
-much, since the examples were fitted before, and a perceptron, shared by all agents, corrects it.
+with the factor. With many more examples than weights these nearly determine it. With fewer they overestimate
+it, since the examples were fitted before, and a perceptron, shared by all agents, corrects it.
 
 C. Guo, G. Pleiss, Y. Sun and K. Q. Weinberger, "On calibration of modern neural networks", ICML 2017, find
 such a factor on examples that were held out.

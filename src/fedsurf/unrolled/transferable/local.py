@@ -81,8 +81,8 @@ class LocalExamples:
     moved: Tensor
     """The vector from the centre to `base`, in the agent's units, `[agents, features]`."""
     gram: Tensor
-    """The products of the centred examples, `[agents, examples, examples]`; without columns unless there
-    are more features than examples."""
+    """The products of the centred examples, `[agents, examples, examples]`; empty unless there are more
+    features than examples."""
     total: Tensor
     """The sum of `x` over the examples, `[agents, features]`."""
     base: Tensor

@@ -41,14 +41,14 @@ class LocalProblem:
     examples: LocalExamples
     curvature: Curvature
     rows: Tensor
-    """The centre, with a 1 for the bias; the curvature's axes; `moved`, with more features than examples;
-    the bias alone: in the agent's units, `[agents, k + 2 or k + 3, features + 1]`."""
+    """In the agent's units, the centre, with a 1 for the bias; the curvature's k axes; `examples.moved`, if
+    there are more features than examples; and the bias alone, `[agents, k + 2 or k + 3, features + 1]`."""
     seen: Tensor
     """The examples along the axes, `[agents, k, examples]`."""
     rows_at_centre: Tensor
-    """The products with the centre of the rows between the first and the last, `[agents, k or k + 1, 1]`."""
+    """The centre's products with all `rows` but the first and the last, `[agents, k or k + 1, 1]`."""
     x_at_centre: Tensor
-    """The products with the centre of `examples.x`, `[agents, examples, 1]`."""
+    """The centre's products with `examples.x`, `[agents, examples, 1]`."""
 
     @staticmethod
     def of(examples: LocalExamples, curvature: Curvature) -> LocalProblem:
@@ -107,7 +107,7 @@ class LocalUpdate(NamedTuple):
     progress: Tensor
     """How the head fits (`summaries.own_progress`), `[agents, classes + PROGRESS_SIZE]`."""
     confidence_sums: Tensor
-    """How confident the received head is, `[agents, CONFIDENCE_SUMS]`; or without columns."""
+    """How confident the received head is, `[agents, CONFIDENCE_SUMS]`; or empty."""
 
 
 def local_update(

@@ -154,11 +154,11 @@ class TransferState(State):
     """The state of the optimizer. `weights` are for readers: steps go on from `head`."""
 
     head: Tensor
-    """W, class by class (`newton.by_feature`), `[nodes, parameters]`."""
+    """W, class by class (`newton.by_feature`); through a server, its running average, `[nodes, parameters]`."""
     previous: Tensor
     """W one round ago, class by class."""
     fitted: Tensor
-    """V of the round before, class by class; through a server, the W that it sends."""
+    """V of the round before, class by class; through a server, W."""
     sums: Tensor
     progress: Tensor
     confidence_sums: Tensor
@@ -181,9 +181,9 @@ class TransferState(State):
     rounds: int
     spreads: Tensor
     """Each agent's average of the features' means and spreads, or a server's sum, `[agents or 1,
-    1 + 3 · features]`; without columns where features are not standardised."""
+    1 + 3 · features]`; empty where features are not standardised."""
     own_spreads: Tensor
-    """Each agent's own, for a server, `[agents, 1 + 2 · features]`; likewise."""
+    """Each agent's own means and spreads, for a server, `[agents, 1 + 2 · features]`; or empty."""
     informed: Tensor
     """Whether each agent knows the units that a server has found, bool `[agents]`."""
 

@@ -74,10 +74,12 @@ def unpack(message: Tensor, features: int, width: int) -> Tensor:
 
 
 class Contribution(NamedTuple):
-    """Each agent's summaries of its data: `[agents, classes + SUMS_SIZE]` and `[agents, …]`."""
+    """Each agent's summaries of its data, or averages of them."""
 
     sums: Tensor
+    """`data_sums`, `[agents, classes + SUMS_SIZE]`."""
     moments: Tensor
+    """The sum of the raw examples and the packed sketch, `[agents, …]`."""
 
 
 @torch.no_grad()
