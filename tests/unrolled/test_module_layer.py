@@ -21,7 +21,6 @@ from fedsurf.unrolled.module_layer import (
     SUMMARY_SIZE,
     GradientTransfer,
     GradientTransferConfig,
-    Tensors,
 )
 
 AGENTS, FEATURES, UNITS, CLASSES = 6, 4, 5, 3
@@ -184,29 +183,6 @@ def test_a_run_whose_lengths_are_at_their_limits_equals_the_loop(length, beyond)
     expected = loop(learned, task, start, 2, 3)
     found = run(task, network(), 2, learned).weights
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_a_move_is_shortened_to_a_share_of_the_weights_or_of_the_unit_by_tensor():
-    tensors = Tensors(MODEL, torch.float64)
-    sizes = [FEATURES * UNITS, UNITS, UNITS * CLASSES, CLASSES]
-    units = [FEATURES**-0.5] * 2 + [UNITS**-0.5] * 2
-    random = random_data.seeded(2)
-    expected, shortened = [], []
-    moves = torch.randn(4, sum(sizes), generator=random, dtype=torch.float64)
-    weights = torch.randn(4, sum(sizes), generator=random, dtype=torch.float64)
-    # Short and long moves of small and large weights.
-    moves *= torch.tensor([[0.01], [20], [0.5], [20]])
-    weights *= torch.tensor([[0.01], [0.01], [9], [9]])
-    for move, weight in zip(moves, weights, strict=True):
-        parts = zip(move.split(sizes), weight.split(sizes), units, strict=True)
-        for part, of, unit in parts:
-            length = math.sqrt(float(part.square().mean()))
-            longest = 0.3 * max(unit, math.sqrt(float(of.square().mean())))
-            expected += [float(one) * min(1.0, longest / length) for one in part]
-            shortened.append(length > longest)
-    assert shortened == [False] * 4 + [True] * 4 + [False] * 4 + [True] * 4
-    found = tensors.shortened(moves, weights).flatten().tolist()
-    assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_no_control_and_no_input_is_idle_at_the_parameters_of_these_tests():

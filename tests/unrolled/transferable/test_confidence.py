@@ -16,7 +16,6 @@ from transferable_runs import states as all_states
 
 import fedsurf
 from fedsurf import FederatedClassifier, SoftmaxHead
-from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled import TransferableConfig
 from fedsurf.unrolled.transferable.confidence import (
     CONFIDENCE_SUMS,
@@ -181,20 +180,6 @@ def test_confidence_sums_are_averaged_and_decay(server, features, examples):
         torch.testing.assert_close(after.confidence_sums[0], expected)
     else:
         torch.testing.assert_close(after.confidence_sums, over.operator(torch.float64) @ own / 2)
-
-
-@pytest.mark.parametrize("server", [False, True])
-def test_names_of_classes_and_units_of_features_do_not_matter(server):
-    task, over = random_data.task(0, AGENTS), network(star=server)
-    algorithm, found = states(optimizer(), task, over)
-    known = algorithm.inputs(found[-1], over)
-    turn = torch.tensor([2, 0, 1])
-    renamed = Task(
-        *(Examples(7 * part.x + 3, turn[part.y], part.mask) for part in (task.train, task.test)), 3
-    )
-    over = network(star=server)
-    algorithm, found = states(optimizer(), renamed, over)
-    torch.testing.assert_close(algorithm.inputs(found[-1], over), known)
 
 
 @pytest.mark.parametrize("server", [False, True])

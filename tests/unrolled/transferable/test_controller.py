@@ -92,20 +92,6 @@ def test_controls_and_gates_equal_plain_sums(controller):
             assert float(offset[agent, c]) == pytest.approx(weight)
 
 
-def test_an_untrained_controller_is_close_to_the_initial_values(controller):
-    when = torch.zeros(SCHEDULE_SIZE, dtype=torch.float64)
-    lengths, mixing, context = controller.controls(
-        when, weights(5, AGENTS, DESCRIPTION_SIZE), torch.ones_like(SHARE), HEARD
-    )
-    found = named(lengths, mixing)
-    for name, start in CONTROLS.items():
-        assert (found[name] - start).abs().max() < 0.3, name
-    about = torch.zeros(AGENTS, CLASSES, CLASS_SIZE, dtype=torch.float64)
-    gate, offset = controller.gates(about, context)
-    assert (gate - 1).abs().max() < 0.2
-    assert (offset - 0.5).abs().max() < 0.2
-
-
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=8))
 def test_eased_shares_equal_a_plain_loop(sizes):
     shares = [size / sum(sizes) for size in sizes]

@@ -30,7 +30,6 @@ from fedsurf.unrolled.transferable.local import (
     pooled_spreads,
     without_squared_means,
 )
-from fedsurf.unrolled.transferable.newton import LocalProblem
 from fedsurf.unrolled.transferable.optimizer import SHARED_ROUNDS
 
 AGENTS, FEATURES, CLASSES = 4, 3, 3
@@ -324,29 +323,6 @@ def test_derivatives_in_groups_are_those_of_all_agents_at_once(request, star):
     assert len(alone) == 8
     for found, wanted in zip(derivatives(), alone, strict=True):
         torch.testing.assert_close(found, wanted)
-
-
-def test_mini_batches_of_groups_are_of_the_agents_own_examples(grouped, monkeypatch):
-    task, seen = unequal(5, gaps=True), []
-
-    def batch(problem, size, generator):
-        found = plain(problem, size, generator)
-        seen.append((problem.examples, found.examples))
-        return found
-
-    plain = LocalProblem.batch
-    monkeypatch.setattr(LocalProblem, "batch", batch)
-    state = run_of(task, batch_size=3)
-    assert state.weights.isfinite().all()
-    assert len(seen) == 7 * len(state.groups)
-    for view, chosen in seen:
-        for agent, count in enumerate(view.count[:, 0, 0].tolist()):
-            own = view.x[agent][view.real[agent, :, 0] > 0]
-            rows = chosen.x[agent][chosen.real[agent, :, 0] > 0]
-            assert len(rows) == min(3, count)
-            found = (rows[:, None] == own).all(2)
-            assert (found.sum(1) == 1).all()  # its own, and each once
-            assert (found.sum(0) <= 1).all()
 
 
 @pytest.mark.parametrize("graph", ["ring", "star"])
