@@ -1,6 +1,7 @@
 """One round of the transferable layer over a graph: local work, mixing with memory, and recentring.
 
-Agents send φ = V + κ (W − V_prev) and mix with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev.
+Agents send φ = V + κ (W − V_prev) and mix with memory: W⁺ = (1 − a − b − e) Sφ + aφ + bW + eW_prev
+(`optimizer` explains the symbols).
 
 Mixing counts agents alike, however many examples they hold. Where these are very unequal, most heads are
 of agents that know next to nothing; weighing heads by a power of the number of examples lets those

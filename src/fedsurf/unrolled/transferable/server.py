@@ -1,9 +1,10 @@
 """One round of the transferable layer through a server: a download, local work, an upload, and memory.
 
-The server sends W and its averages of the summaries; the called agents fit W to their examples and send
-V and their summaries. With the mean V̄ of their heads, W⁺ = (1 − b − e) V̄ + bW + eW_prev; the result of
-the run is a running average, W̄⁺ = (1 − a) W⁺ + a W̄. The server averages the summaries of all messages so
-far; of what they receive, agents keep only the units of the features.
+With the symbols of `optimizer`: the server sends W and its averages of the summaries; the called agents fit
+W to their examples and send V and their summaries. With the mean V̄ of their heads,
+W⁺ = (1 − b − e) V̄ + bW + eW_prev; the result of the run is a running average, W̄⁺ = (1 − a) W⁺ + a W̄. The
+server averages the summaries of all messages so far; of what they receive, agents keep only the units of
+the features.
 """
 
 from __future__ import annotations
