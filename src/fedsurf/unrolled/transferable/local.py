@@ -233,8 +233,6 @@ def of_agents(
     groups: Groups, examples: tuple[LocalExamples, ...], agents: Tensor
 ) -> tuple[Groups, tuple[LocalExamples, ...]]:
     """Return the groups and the examples of some agents, which are numbered anew in their order."""
-    if len(groups) == 1:
-        return (torch.arange(len(agents)),), (examples[0].of_agents(agents),)
     members, chosen = [], []
     for group, own in zip(groups, examples, strict=True):
         place = torch.searchsorted(group, agents).clamp(max=len(group) - 1)
