@@ -125,8 +125,6 @@ class RunFolder:
         """Store everything that the next step depends on, then remove older states."""
         final = self.path / f"state-{training.step_count:08d}"
         older = self._states()
-        if final in older:
-            return
         validations = [asdict(record) for record in records]
         with new_folder(final) as folder:
             for group, tensors in training.state().items():

@@ -51,9 +51,7 @@ def sources_of(size: Size, config: ExperimentConfig) -> list[Source]:
         title, given = method_named(name).title, name in PAPER_SETTINGS
         tried, tasks = budget.trials + given, counted(budget.tasks, "validation task")
         untuned: CurveKind = "the paper's settings" if given else "textbook settings"
-        note = SETTING_SOURCES.get(
-            name, "textbook values of the catalogue: the paper gives no settings"
-        )
+        note = SETTING_SOURCES.get(name, "textbook values: the paper gives no settings")
         sources += [
             Source(
                 title,
