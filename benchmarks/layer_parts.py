@@ -371,7 +371,7 @@ def table(found: Mapping[str, Tensor]) -> str:
 
 
 def summary(found: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-    """Return what the table says as plain values, for JSON."""
+    """Return the table as plain values, for JSON."""
     rows = []
     for variant, values in found.items():
         shown = values if variant == WHOLE else values - found[WHOLE]

@@ -136,7 +136,7 @@ def standardised(task: Task) -> Task:
 
 
 def run_on(algorithm: Algorithm, draws: Sequence[Draw], steps: int) -> Trajectories:
-    """Run an algorithm on every task over its own network, and look at the end only."""
+    """Run an algorithm on every task over its own network, and record only the end."""
     runs = [
         run(algorithm, task, network, steps, path=(number,), record=(0, steps))
         for number, (task, network) in enumerate(draws)

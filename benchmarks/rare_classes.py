@@ -72,7 +72,7 @@ def dealt(draw: Draw, alpha: float | None, seed: int) -> Task:
     if alpha is not None:
         shares = random.dirichlet(np.full(AGENTS, alpha), size=draw.y.max() + 1)
         drawn = [random.choice(AGENTS, p=shares[label]) for label in draw.y]
-        owner = np.where(place < AGENTS, place, drawn)  # nobody has nothing
+        owner = np.where(place < AGENTS, place, drawn)  # every agent has an example
     own = [owner == agent for agent in range(AGENTS)]
     part = Examples.pad(
         [torch.tensor(draw.x[rows]) for rows in own], [torch.tensor(draw.y[rows]) for rows in own]

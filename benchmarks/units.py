@@ -2,7 +2,7 @@
 
 The pretrained optimizer runs for 20 rounds (or --rounds) on real and generated features in every one of the
 three ways (`standardize` of `FederatedClassifier`): the studies' meta-test tasks, and scikit-learn's tables of
-measurements, divided anew in each draw into training and test rows of eight agents. The table has the
+measurements, divided in each draw into training and test rows of eight agents. The table has the
 pooled accuracy in percent, mean ± standard error over draws, and how far apart the spreads of features
 are: the ratio of the 0.9 and 0.1 quantiles of their standard deviations.
 
