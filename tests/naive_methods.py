@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch.func import hessian, jacrev
 
-from fedsurf.algorithms.class_means import UNSEEN_MARGIN
-from fedsurf.models import SoftmaxHead
+from fedsurf.models import UNSEEN_MARGIN, SoftmaxHead
 from fedsurf.tasks.task import Examples
 
 

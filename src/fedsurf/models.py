@@ -167,6 +167,23 @@ class SoftmaxHead(Model):
         return total / examples.counts
 
 
+UNSEEN_MARGIN = 30.0
+"""How far a class without examples scores below the mean of the others, for every example."""
+
+
+def head_weights(rows: Tensor, seen: Tensor) -> Tensor:
+    """Return a softmax head's flat weights from `rows[agents, classes, features + 1]`, bias last.
+
+    An unseen class scores `UNSEEN_MARGIN` less than the mean of the seen ones: it never wins, and all
+    numbers stay finite.
+    """
+    known = torch.where(seen[:, :, None], rows, 0)
+    mean = known.sum(1, keepdim=True) / seen.sum(1).clamp(min=1)[:, None, None]
+    mean[:, :, -1] -= UNSEEN_MARGIN
+    filled = torch.where(seen[:, :, None], rows, mean)
+    return filled.transpose(1, 2).flatten(1)
+
+
 class ModuleModel(Model):
     """A small torch module as the agents' model, by `torch.func`.
 

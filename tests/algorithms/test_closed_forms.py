@@ -16,9 +16,8 @@ from sklearn.neighbors import NearestCentroid
 from torch import nn
 
 from fedsurf.algorithms import LDA, ClassMeans, Ridge, lda
-from fedsurf.algorithms.class_means import head_weights
 from fedsurf.algorithms.lda import moments, split_moments
-from fedsurf.models import ModuleModel, SoftmaxHead
+from fedsurf.models import ModuleModel, SoftmaxHead, head_weights
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.task import Examples, Task
 

@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.checks import check_head_fits
-from fedsurf.algorithms.class_means import head_weights
+from fedsurf.algorithms.algorithm import check_head_fits
 from fedsurf.algorithms.local import local_optimum
 from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.randomness import generator
-from fedsurf.models import Model, SoftmaxHead
+from fedsurf.models import Model, SoftmaxHead, head_weights
 from fedsurf.tasks.task import Examples, Task
 
 STRENGTHS = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)

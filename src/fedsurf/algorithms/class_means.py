@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedsurf.algorithms.checks import check_head, check_head_fits
+from fedsurf.algorithms.algorithm import check_head_fits
 from fedsurf.algorithms.gossip import AveragingMethod
-from fedsurf.models import SoftmaxHead
+from fedsurf.common.checks import check_kind
+from fedsurf.models import Model, SoftmaxHead, head_weights
 from fedsurf.tasks.task import Examples, Task
-
-UNSEEN_MARGIN = 30.0
-"""How far a class without examples scores below the mean of the others, for every example."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,12 @@ class ClassMeans(AveragingMethod):
         return head_weights(torch.cat([matrix, bias], 2), seen)
 
 
+def check_head(model: Model, method: str) -> None:
+    """Raise unless the model is a softmax head."""
+    wanted = f"a SoftmaxHead, since {method} is a closed form for a linear classifier"
+    check_kind(model, SoftmaxHead, "model", wanted)
+
+
 def class_sums(examples: Examples, classes: int) -> Tensor:
     """Return each agent's class sums of features, then its counts, `[agents, classes · (p + 1)]`."""
     labels = functional.one_hot(examples.y, classes).to(examples.x.dtype)
@@ -89,16 +93,3 @@ def class_means(sums: Tensor, counts: Tensor, seen: Tensor) -> Tensor:
     """Return the class means, 0 for classes without examples, `[agents, classes, features]`."""
     divided = sums / torch.where(seen, counts, 1)[:, :, None]
     return torch.where(seen[:, :, None], divided, 0)
-
-
-def head_weights(rows: Tensor, seen: Tensor) -> Tensor:
-    """Return a softmax head's flat weights from `rows[agents, classes, features + 1]`, bias last.
-
-    An unseen class scores `UNSEEN_MARGIN` less than the mean of the seen ones: it never wins, and all
-    numbers stay finite.
-    """
-    known = torch.where(seen[:, :, None], rows, 0)
-    mean = known.sum(1, keepdim=True) / seen.sum(1).clamp(min=1)[:, None, None]
-    mean[:, :, -1] -= UNSEEN_MARGIN
-    filled = torch.where(seen[:, :, None], rows, mean)
-    return filled.transpose(1, 2).flatten(1)

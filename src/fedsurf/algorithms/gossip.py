@@ -19,16 +19,14 @@ Through a server, each agent's statistic counts once: called agents upload their
 so before, and the server's estimate is the mean of all received statistics.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Start, State, own_state
-from fedsurf.algorithms.checks import check_averages, check_fits
-from fedsurf.models import Model
+from fedsurf.algorithms.algorithm import ClassicalMethod, State, check_averages, own_state
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -54,20 +52,11 @@ class AveragingState(State):
 
 
 @dataclass(frozen=True)
-class AveragingMethod(ABC):
+class AveragingMethod(ClassicalMethod):
     """A method that averages a statistic of the agents and solves for weights, one round a step."""
 
-    model: Model
-    """The model that agents train."""
     accelerated: bool = field(default=True, kw_only=True)
     """Chebyshev-accelerated gossip, or plain."""
-    start: Start = field(default_factory=Start, kw_only=True)
-    """The distribution of W_0."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The method's name."""
 
     @abstractmethod
     def _statistics(self, task: Task, weights: Tensor) -> Tensor:
@@ -79,8 +68,7 @@ class AveragingMethod(ABC):
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> AveragingState:
         """Draw W_0 and compute the agents' statistics."""
-        check_fits(task, network, self.model)
-        weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
+        weights = self._first_weights(task, network, generator)
         statistics = self._statistics(task, weights)
         return begin_averaging(weights, statistics, network, accelerated=self.accelerated)
 
@@ -129,10 +117,17 @@ def averaging_step(state: AveragingState, network: Network, solve: Solve) -> Ave
     """
     if network.server:
         return _through_server(state, network, solve)
-    relaxation = _relaxation(state)
+    relaxation = 1.0
+    if state.steps:
+        before = state.relaxation if state.steps > 1 else 2.0
+        relaxation = 1 / (1 - state.contraction**2 * before / 4)
     mixed = torch.lerp(state.previous, network.mix(state.values), relaxation)
     weights = state.weights
-    moved = _moved(mixed, state.values) if state.steps else torch.ones_like(mixed[:, 0]).bool()
+    rounding = 10 * torch.finfo(mixed.dtype).eps
+    change = (mixed - state.values).square().sum(1).sqrt()
+    moved = change > rounding * mixed.square().sum(1).sqrt()
+    if state.steps == 0:
+        moved = torch.ones_like(moved)
     if moved.any():
         weights = weights.clone()
         weights[moved] = solve(mixed[moved], weights[moved])
@@ -144,20 +139,6 @@ def averaging_step(state: AveragingState, network: Network, solve: Solve) -> Ave
         previous=state.values,
         relaxation=relaxation,
     )
-
-
-def _relaxation(state: AveragingState) -> float:
-    if state.steps == 0:
-        return 1.0
-    if state.steps == 1:
-        return 1 / (1 - state.contraction**2 / 2)
-    return 1 / (1 - state.contraction**2 * state.relaxation / 4)
-
-
-def _moved(values: Tensor, before: Tensor) -> Tensor:
-    rounding = 10 * torch.finfo(values.dtype).eps
-    change = (values - before).square().sum(1).sqrt()
-    return change > rounding * values.square().sum(1).sqrt()
 
 
 def _through_server(state: AveragingState, network: Network, solve: Solve) -> AveragingState:

@@ -1,20 +1,18 @@
 """Local-only training: every agent trains alone, to optimality. The floor of a comparison."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from fedsurf.algorithms.algorithm import Start, State
-from fedsurf.algorithms.checks import check_fits
+from fedsurf.algorithms.algorithm import ClassicalMethod, State
 from fedsurf.algorithms.local import local_optimum
 from fedsurf.common.checks import check_count, check_positive
-from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class LocalOnly:
+class LocalOnly(ClassicalMethod):
     """Train alone to optimality in the first step, then rest; nothing is ever sent.
 
         w_i = argmin_w f_i(w) + (strength/2) ‖w‖²
@@ -27,15 +25,11 @@ class LocalOnly:
     'local only'
     """
 
-    model: Model
-    """The model that agents train."""
     strength: float = 1e-2
     """The penalty's strength, positive. It applies to all weights, since the bias of a class without
     examples at an agent would fall for ever."""
     iterations: int = 200
     """Maximum number of L-BFGS steps."""
-    start: Start = field(default_factory=Start)
-    """The distribution of W_0."""
     name = "local only"
 
     def __post_init__(self) -> None:
@@ -44,8 +38,7 @@ class LocalOnly:
 
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw W_0."""
-        check_fits(task, network, self.model)
-        return State(self.start.draw(network, self.model, generator, task.train.x.dtype))
+        return State(self._first_weights(task, network, generator))
 
     def step(
         self,

@@ -5,14 +5,12 @@ and the server aggregates their replies. Only the called agents compute, and flo
 their links only.
 """
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Start, State
-from fedsurf.algorithms.checks import check_batch_size, check_fits, check_server
+from fedsurf.algorithms.algorithm import ClassicalMethod, State, check_batch_size
 from fedsurf.algorithms.local import Correction, local_descent
 from fedsurf.common.checks import check_count, check_option, check_positive
 from fedsurf.models import Model
@@ -55,11 +53,9 @@ class Round:
 
 
 @dataclass(frozen=True)
-class ServerMethod(ABC):
-    """A method through a server: one round a step, on a `StarNetwork`."""
+class ServerMethod(ClassicalMethod):
+    """A method through a server, with one round a step; all agents start at the server's row of W_0."""
 
-    model: Model
-    """The model that agents train."""
     local_steps: int = 6
     """Gradient steps of a called agent in a round, K."""
     step_size: float = 0.1
@@ -69,8 +65,6 @@ class ServerMethod(ABC):
     weighting: AgentWeighting = "uniform"
     """An agent's weight in averages: equal, or by its number of examples (n_k/n over the agents that
     report)."""
-    start: Start = field(default_factory=Start)
-    """The distribution of W_0; the server's row of it is the first model."""
 
     def __post_init__(self) -> None:
         check_count(self.local_steps, "local_steps")
@@ -78,33 +72,27 @@ class ServerMethod(ABC):
         check_batch_size(self.batch_size)
         check_option(self.weighting, AgentWeighting, "weighting")
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The method's name."""
-
     def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
         """Draw the server's first model."""
         return State(self._first_weights(task, network, generator))
 
     def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
-        check_server(network)
-        check_fits(task, network, self.model)
+        _check_server(network)
+        drawn = super()._first_weights(task, network, generator)
         smallest = int(task.train.counts.min())
         if self.batch_size is not None and self.batch_size > smallest:
             raise ValueError(
                 f"batch_size: got {self.batch_size}, but it must be between 1 and {smallest}, "
                 "the number of examples of the agent with the fewest"
             )
-        drawn = self.start.draw(network, self.model, generator, task.train.x.dtype)
         return drawn[0].clone().expand(network.nodes, -1)
 
     def _call(self, task: Task, network: Network) -> Round:
-        star = check_server(network)
-        agents = star.call()
+        _check_server(network)
+        agents = network.call()
         parts = task.agent_weights(self.weighting)[agents]
         presence = parts.sum()
-        return Round(star, agents, task.train.of(agents), parts / presence, presence)
+        return Round(network, agents, task.train.of(agents), parts / presence, presence)
 
     def _train(
         self,
@@ -124,4 +112,12 @@ class ServerMethod(ABC):
             step_size=self.step_size,
             batch_size=self.batch_size,
             correction=correction,
+        )
+
+
+def _check_server(network: Network) -> None:
+    """Raise unless the network has a server."""
+    if not network.server:
+        raise ValueError(
+            f"network: got a {type(network).__name__} without a server, but it must be a StarNetwork"
         )

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import Algorithm, State
-from fedsurf.algorithms.checks import check_algorithm
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import finite, standard_error
@@ -190,7 +189,12 @@ def run(
     >>> found.rounds.tolist()
     [10]
     """
-    check_algorithm(algorithm)
+    missing = [name for name in ("name", "model", "init", "step") if not hasattr(algorithm, name)]
+    if missing:
+        hint = ": use the result of its on(model, rounds)" if hasattr(algorithm, "on") else ""
+        raise TypeError(
+            f"algorithm: got a {type(algorithm).__name__} without {' and '.join(missing)}{hint}"
+        )
     check_kind(task, Task, "task", "a Task")
     check_kind(network, Network, "network", "a Network")
     check_whole(steps, "steps")

@@ -1,3 +1,4 @@
+from .build import make_graph as make_graph
 from .build import make_network as make_network
 from .build import shift_of as shift_of
 from .build import with_faults as with_faults
@@ -12,10 +13,9 @@ from .faults import FaultyNetwork as FaultyNetwork
 from .faults import LeavingNetwork as LeavingNetwork
 from .faults import LossyNetwork as LossyNetwork
 from .faults import StaleNetwork as StaleNetwork
-from .graphs import check_graph as check_graph
-from .graphs import check_graphs as check_graphs
-from .graphs import make_graph as make_graph
 from .network import Network as Network
+from .network import check_graph as check_graph
+from .network import check_graphs as check_graphs
 from .operators import LostMessages as LostMessages
 from .star import StarNetwork as StarNetwork
 from .time_varying import TimeVaryingNetwork as TimeVaryingNetwork

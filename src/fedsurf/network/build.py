@@ -1,13 +1,22 @@
-"""Networks from configurations."""
+"""Networks and their graphs from configurations."""
 
+from collections.abc import Callable
+from typing import get_args
+
+import networkx as nx
 import torch
 
 from fedsurf.common.checks import check_kind, check_option, check_share
 from fedsurf.network.config import FaultConfig, LostWeights, NetworkConfig, Shift
+from fedsurf.common.checks import (
+from fedsurf.common.randomness import next_seed
+from fedsurf.network.config import GraphConfig, GraphKind
 from fedsurf.network.faults import LeavingNetwork, LossyNetwork, StaleNetwork
-from fedsurf.network.graphs import make_graph
-from fedsurf.network.network import Network
+from fedsurf.network.network import Network, check_graph, numbered
 from fedsurf.network.star import StarNetwork
+
+MAX_DRAWS = 100
+"""Number of random graphs that are drawn until one is connected."""
 
 
 def shift_of(config: NetworkConfig) -> Shift:
@@ -76,3 +85,62 @@ def with_faults(network: Network, config: FaultConfig, generator: torch.Generato
     if config.leave:
         network = LeavingNetwork(network, config.leave, config.comeback, generator, weights)
     return network
+
+
+def make_graph(config: GraphConfig, agents: int, generator: torch.Generator) -> nx.Graph:
+    """Draw a connected graph of a family over `agents` agents, numbered from 0.
+
+    A star has one more node, the server, as node 0. A random graph that is not connected is drawn
+    again, up to a hundred times.
+    """
+    check_count(agents, "agents")
+    check_option(config.kind, GraphKind, "kind")
+    degree, probability = config.degree, config.probability
+    if config.kind == "star":
+        return nx.star_graph(agents)
+    if agents == 1:
+        return nx.empty_graph(1)
+    match config.kind:
+        case "ring":
+            return nx.cycle_graph(agents) if agents > 2 else nx.path_graph(agents)
+        case "complete":
+            return nx.complete_graph(agents)
+        case "torus":
+            return _torus(agents)
+        case "regular":
+            _check_degree(degree, agents, even=agents * degree % 2 == 0)
+            draw = partial(nx.random_regular_graph, degree, agents)
+        case "erdos-renyi":
+            check_share(probability, "probability")
+            draw = partial(nx.gnp_random_graph, agents, probability)
+        case "small-world":
+            check_share(probability, "probability")
+            _check_degree(degree, agents, even=degree % 2 == 0)  # networkx would round it down
+            draw = partial(nx.watts_strogatz_graph, agents, degree, probability)
+    for _ in range(MAX_DRAWS):
+        graph = draw(seed=next_seed(generator))
+        if nx.is_connected(graph):
+            return numbered(graph, sorted(graph))  # networkx lists nodes in any order
+    name = "probability" if config.kind == "erdos-renyi" else "degree"
+    raise ValueError(
+        f"{name}: got {getattr(config, name)}, with which none of {MAX_DRAWS} random graphs was "
+        "connected; it must be larger"
+    )
+
+
+def _torus(agents: int) -> nx.Graph:
+    rows = max(r for r in range(1, int(agents**0.5) + 1) if agents % r == 0)
+    if rows < 2:
+        raise ValueError(
+            f"agents: got {agents}, but a torus needs a number of agents with two factors above 1"
+        )
+    return check_graph(nx.grid_2d_graph(rows, agents // rows, periodic=True))
+
+
+def _check_degree(degree: int, agents: int, *, even: bool) -> None:
+    check_whole(degree, "degree")
+    if not 1 <= degree < agents or not even:
+        raise ValueError(
+            f"degree: got {degree} for {counted(agents, 'agent')}, but it must be between 1 and "
+            f"{agents - 1}, and degree times agents must be even; in a small world, degree itself"
+        )

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from fedsurf.common.checks import check_whole
 from fedsurf.network.config import Shift
-from fedsurf.network.graphs import check_graphs
-from fedsurf.network.network import Network
+from fedsurf.network.network import Network, check_graphs
 from fedsurf.network.operators import LostMessages
 
 

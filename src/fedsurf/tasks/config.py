@@ -39,12 +39,6 @@ class FeatureConfig:
     #: Share of each class that becomes the test part of an .npz file without one.
     test_fraction: float = TEST_FRACTION
 
-    def __post_init__(self) -> None:
-        # Accept str and Path for both, so that equal configurations compare equal.
-        object.__setattr__(self, "source", str(self.source))
-        if self.folder is not None:
-            object.__setattr__(self, "folder", Path(self.folder))
-
 
 @dataclass(frozen=True)
 class TaskConfig:

@@ -32,8 +32,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import State, own_state
-from fedsurf.algorithms.checks import check_batch_size, check_fits, check_head_fits
+from fedsurf.algorithms.algorithm import (
+    State,
+    check_batch_size,
+    check_fits,
+    check_head_fits,
+    own_state,
+)
 from fedsurf.common.checks import check_option
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
