@@ -127,9 +127,6 @@ def test_features_in_a_file_are_projected_as_images_are(tmp_path):
     assert found.train_x.shape == (30, 3)
     assert found.test_x.shape == (20, 3)
     assert load_features(replace(config, backbone="none")).train_x.shape == (30, 6)
-    assert replace(config, source=tmp_path / "mine.npz", folder=str(tmp_path)) == replace(
-        config, folder=tmp_path
-    )
     with pytest.raises(ValueError, match="holds features, not images"):
         load_features(replace(config, backbone="own"), module=Counting())
 
