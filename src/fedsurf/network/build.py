@@ -1,16 +1,25 @@
 """Networks and their graphs from configurations."""
 
-from collections.abc import Callable
-from typing import get_args
-
 import networkx as nx
 import torch
 
-from fedsurf.common.checks import check_kind, check_option, check_share
-from fedsurf.network.config import FaultConfig, LostWeights, NetworkConfig, Shift
 from fedsurf.common.checks import (
+    check_count,
+    check_kind,
+    check_option,
+    check_share,
+    check_whole,
+    counted,
+)
 from fedsurf.common.randomness import next_seed
-from fedsurf.network.config import GraphConfig, GraphKind
+from fedsurf.network.config import (
+    FaultConfig,
+    GraphConfig,
+    GraphKind,
+    LostWeights,
+    NetworkConfig,
+    Shift,
+)
 from fedsurf.network.faults import LeavingNetwork, LossyNetwork, StaleNetwork
 from fedsurf.network.network import Network, check_graph, numbered
 from fedsurf.network.star import StarNetwork
