@@ -1,5 +1,7 @@
 """Networks and their graphs from configurations."""
 
+from functools import partial
+
 import networkx as nx
 import torch
 
