@@ -242,19 +242,16 @@ def _efficientnet_lite0(image_size: int) -> ModuleBackbone:
 class _Normalised(nn.Module):
     """The network on images normalised by the channels' mean and deviation over ImageNet."""
 
-    mean: Tensor
-    deviation: Tensor
-
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("mean", torch.tensor(IMAGENET_MEAN)[:, None, None], persistent=False)
-        self.register_buffer(
-            "deviation", torch.tensor(IMAGENET_DEVIATION)[:, None, None], persistent=False
-        )
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network((images - self.mean) / self.deviation)
+        mean, deviation = (
+            images.new_tensor(values)[:, None, None]
+            for values in (IMAGENET_MEAN, IMAGENET_DEVIATION)
+        )
+        features: Tensor = self.network((images - mean) / deviation)
         return features
 
 

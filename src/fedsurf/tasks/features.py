@@ -31,16 +31,9 @@ DIRECTION_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19)
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Labelled features with a training and a test part.
+    """Labelled features with a training and a test part, centred and scaled by the training part.
 
-    Attributes
-    ----------
-    name : str
-        The source and the backbone.
-    train_x, test_x : Tensor
-        float32 `[examples, features]`, centred and scaled by the training part.
-    train_y, test_y : Tensor
-        Labels `0 … classes − 1` as int64, `[examples]`.
+    Features are float32 `[examples, features]`, labels `0 … classes − 1` as int64 `[examples]`.
 
     Examples
     --------
