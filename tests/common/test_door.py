@@ -202,7 +202,7 @@ def test_an_array_larger_than_its_part_of_the_file_is_not_allocated(tmp_path, fr
     with zipfile.ZipFile(path, "w") as archive, archive.open("x.npy", "w") as member:
         about = {"descr": "<f8", "fortran_order": False, "shape": (2**40,)}
         np.lib.format.write_array_header_1_0(member, about)
-    with pytest.raises(FileError, match=r"a\.npz: needs more memory than there is"):
+    with pytest.raises(FileError, match="x is cut short"):
         read_arrays(path, ["x"])
 
 
@@ -241,9 +241,10 @@ def test_pickled_objects_are_never_loaded(tmp_path):
         read_arrays(path, ["x"])
 
 
-def test_deeply_nested_json_is_refused(tmp_path):
+@pytest.mark.parametrize("depth", [101, 900, 100_000])
+def test_deeply_nested_json_is_refused(tmp_path, depth):
     path, tensors = tmp_path / "a.json", tmp_path / "a.safetensors"
-    nested = "[" * 100_000 + "]" * 100_000
+    nested = "[" * depth + "]" * depth
     path.write_text(nested)
     with pytest.raises(FileError, match=r"a\.json: "):
         read_json(path)

@@ -515,12 +515,23 @@ def objects(*values):
             "X: got features of type datetime64",
         ),
         ({"X": np.full((150, 2), np.timedelta64(1, "D"))}, "X: got features of type timedelta64"),
+        ({"X": np.ma.masked_less(np.arange(300.0).reshape(150, 2), 3)}, "^X: got 3 masked values"),
+        ({"y": np.ma.masked_equal([0, 1, 2] * 50, 2)}, "^y: got 50 masked values"),
+        ({"agents": np.ma.masked_equal([0, 1, 2] * 50, 1)}, "^agents: got 50 masked values"),
     ],
 )
 def test_wrong_data_are_named(iris, change, message):
     given = {"X": iris[0], "y": iris[1], **change}
     with pytest.raises((ValueError, TypeError), match=message):
         FederatedClassifier().fit(**given)
+
+
+def test_masked_features_are_not_predicted(iris):
+    x, y, _ = iris
+    model, plain = (FederatedClassifier().fit(values, y) for values in (np.ma.array(x), x))
+    assert np.array_equal(model.coef_, plain.coef_)
+    with pytest.raises(ValueError, match=r"^X: got 4 masked values"):
+        model.predict(np.ma.array(x, mask=np.arange(len(x))[:, None] == [7] * 4))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ ever read.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_JSON_BYTES = 2**26
 """Size of the largest JSON file, and of the largest header of a safetensors file."""
+MAX_JSON_DEPTH = 100
+"""Levels of lists and tables inside each other in JSON."""
 MAX_TENSOR_BYTES = 2**32
 """Size of the largest safetensors file that is read without knowing its shapes."""
 MAX_TABLE_BYTES = 2**34
@@ -102,13 +105,28 @@ def read_json(path: Path) -> Any:
     {'rounds': 20}
     """
     with reading(path, "JSON", MAX_JSON_BYTES):
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _parse(path, path.read_text(encoding="utf-8"))
 
 
 def read_json_lines(path: Path) -> list[Any]:
     """Read a file that has a JSON value in each line."""
     with reading(path, "lines of JSON", MAX_JSON_BYTES):
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [_parse(path, line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _parse(path: Path, text: str) -> Any:
+    content = json.loads(text)
+    level = [content]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            item
+            for group in level
+            if isinstance(group, dict | list)
+            for item in (group.values() if isinstance(group, dict) else group)
+        ]
+    if level:
+        raise FileError(f"{path}: its JSON is nested more than {MAX_JSON_DEPTH} levels deep")
+    return content
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -117,7 +135,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         stored = file.metadata() or {}
         if "fedsurf" not in stored:
             raise FileError(f"{path}: a safetensors file, but not one that fedsurf wrote")
-        metadata = json.loads(stored["fedsurf"])
+        metadata = _parse(path, stored["fedsurf"])
     if not isinstance(metadata, dict):
         raise FileError(f"{path}: damaged, its metadata must be a table of fields")
     return metadata
@@ -199,18 +217,9 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     arrays = {}
     with reading(path, "a .npz file", MAX_TABLE_BYTES), ZipFile(path) as archive:
         for name in names:
-            member = archive.getinfo(f"{name}.npy")
-            _check_unpacked(path, member.file_size, min(member.compress_size, path.stat().st_size))
-            try:
-                with archive.open(member) as opened:
-                    arrays[name] = read_array(opened, allow_pickle=False)
-            except ValueError as error:
-                if "Object arrays" not in str(error):
-                    raise
-                raise FileError(
-                    f"{path}: {name}: got Python objects, but it must hold numbers or text, as of "
-                    f"np.asarray(…, dtype={'float' if name.endswith('x') else 'str'})"
-                ) from error
+            _check_member(path, archive, name)
+            with archive.open(f"{name}.npy") as member:
+                arrays[name] = read_array(member, allow_pickle=False)
     return arrays
 
 
@@ -244,6 +253,25 @@ def read_columns(path: Path, names: Sequence[str], text: Collection[str] = ()) -
     with reading(path, "a .parquet file", MAX_TABLE_BYTES), _opened_parquet(path) as file:
         _check_unpacked(path, _parquet_bytes(file.metadata, names), path.stat().st_size)
         return file.read(columns=list(names)).replace_schema_metadata(None).to_pandas()
+
+
+def _check_member(path: Path, archive: ZipFile, name: str) -> None:
+    """Compare the size of an array with the size of its part of the file, before it is unpacked."""
+    from numpy.lib import format as npy
+
+    member = archive.getinfo(f"{name}.npy")
+    _check_unpacked(path, member.file_size, min(member.compress_size, path.stat().st_size))
+    with archive.open(member) as opened:
+        version = npy.read_magic(opened)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read(opened)
+    if dtype.hasobject:
+        raise FileError(
+            f"{path}: {name}: got Python objects, but it must hold numbers or text, as of "
+            f"np.asarray(…, dtype={'float' if name.endswith('x') else 'str'})"
+        )
+    if math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{name} is cut short")
 
 
 def _check_unpacked(path: Path, unpacked: int, packed: int) -> None:
