@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedsurf.common.checks import check_count, check_option, check_whole
+from fedsurf.common.checks import check_count, check_whole
 
 Activation = Literal["relu", "tanh", "leaky-relu", "identity"]
 Scaling = Literal["whole", "features", "auto"]
@@ -36,13 +36,6 @@ class UDGDConfig:
     initial_mean: float = 0.0
     #: Standard deviation σ0 of the initial weights.
     initial_deviation: float = 1.0
-
-    def check(self) -> None:
-        """Validate the configuration."""
-        check_count(self.layers, "layers")
-        check_count(self.filter_order, "filter_order", 0)
-        check_count(self.batch_size, "batch_size")
-        check_option(self.activation, Activation, "activation")
 
 
 @dataclass(frozen=True)

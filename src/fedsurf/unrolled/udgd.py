@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Start, State, check_fits
-from fedsurf.common.checks import check_kind
+from fedsurf.common.checks import check_count, check_kind, check_option
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Examples, Task
-from fedsurf.unrolled.config import UDGDConfig
+from fedsurf.unrolled.config import Activation, UDGDConfig
 from fedsurf.unrolled.perceptron import Perceptron, flatten_batch
 
 
@@ -100,7 +100,10 @@ class UDGD(nn.Module):
     def __init__(self, model: SoftmaxHead, config: UDGDConfig, generator: torch.Generator) -> None:
         super().__init__()
         check_kind(model, SoftmaxHead, "model", "a SoftmaxHead")
-        config.check()
+        check_count(config.layers, "layers")
+        check_count(config.filter_order, "filter_order", 0)
+        check_count(config.batch_size, "batch_size")
+        check_option(config.activation, Activation, "activation")
         self.model = model
         self.config = config
         self.start = Start(config.initial_mean, config.initial_deviation)
