@@ -14,7 +14,8 @@ from torch import Tensor
 
 import fedsurf
 from fedsurf.algorithms import DGD, State
-from fedsurf.algorithms.algorithm import check_fits, node_gradient, own_state
+from fedsurf.algorithms.algorithm import node_gradient, own_state
+from fedsurf.algorithms.checks import check_fits
 from fedsurf.evaluation.run import run_all
 from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.distribution import meta_tasks

@@ -2,9 +2,9 @@ from .algorithm import Algorithm as Algorithm
 from .algorithm import SharedStart as SharedStart
 from .algorithm import Start as Start
 from .algorithm import State as State
-from .algorithm import check_fits as check_fits
 from .algorithm import node_gradient as node_gradient
 from .centralised import Centralised as Centralised
+from .checks import check_fits as check_fits
 from .class_means import ClassMeans as ClassMeans
 from .dfedavgm import DFedAvgM as DFedAvgM
 from .dgd import DGD as DGD

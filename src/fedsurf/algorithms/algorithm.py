@@ -13,19 +13,15 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fedsurf.algorithms.checks import check_batch_size, check_fits
 from fedsurf.common.checks import (
-    check_count,
     check_not_negative,
     check_number,
     check_positive,
-    check_whole,
 )
-from fedsurf.models import Model, ModuleModel, SoftmaxHead
+from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Examples, Task
-
-AVERAGING_TOLERANCE = 1e-9
-"""The largest asymmetry of S, and deviation of its row sums from 1, that counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -223,60 +219,3 @@ class GradientMethod(ClassicalMethod):
         if self.batch_size is not None:
             batch = task.train.draw(self.batch_size, generator)
         return node_gradient(self.model, network, weights, batch)
-
-
-def check_batch_size(batch_size: int | None) -> None:
-    """Raise unless a mini-batch holds at least one example; None stands for all examples."""
-    if batch_size is not None:
-        check_whole(batch_size, "batch_size", " or None for all examples")
-        check_count(batch_size, "batch_size", why=", or None for all examples")
-
-
-def check_fits(task: Task, network: Network, model: Model | None = None) -> None:
-    """Raise unless task and network have the same agents and the model takes their examples."""
-    if task.agents != network.agents:
-        raise ValueError(
-            f"task: got examples of {task.agents} agents, but the network has {network.agents} agents"
-        )
-    if model is not None:
-        model.check_takes(task.train, task.classes)
-
-
-def check_head_fits(model: SoftmaxHead, task: Task) -> None:
-    """Raise unless the head has the task's features and classes."""
-    if (model.features, model.classes) != (task.features, task.classes):
-        raise ValueError(
-            f"task: got {task.features} features and {task.classes} classes, but the model has "
-            f"{model.features} features and {model.classes} classes"
-        )
-
-
-def check_mixes(network: Network, method: str) -> None:
-    """Raise unless the rows of S sum to 1, so that mixing keeps agreement."""
-    if any(
-        _row_excess(s).abs().max() > AVERAGING_TOLERANCE for s in network.operators(torch.float64)
-    ):
-        raise ValueError(
-            f"network: got the shift operator {network.shift!r}, which does not average, but {method} "
-            "mixes averages: use 'metropolis' or 'adjacency'"
-        )
-
-
-def check_averages(network: Network, method: str) -> None:
-    """Raise unless S is symmetric and its rows sum to 1, so that mixing keeps the agents' average.
-
-    A star in which only some agents report is judged by the S of all agents.
-    """
-    for operator in network.operators(torch.float64):
-        difference = operator - operator.t()
-        entries = difference.coalesce().values() if difference.is_sparse else difference.flatten()
-        if torch.cat([entries, _row_excess(operator)]).abs().max() > AVERAGING_TOLERANCE:
-            raise ValueError(
-                f"network: got the shift operator {network.shift!r}, which on this graph is not "
-                f"symmetric with rows that sum to 1, but {method} needs that: use 'metropolis'"
-            )
-
-
-def _row_excess(operator: Tensor) -> Tensor:
-    """Return the row sums of S minus 1, `[nodes]`."""
-    return (operator @ torch.ones(len(operator), 1, dtype=operator.dtype) - 1).flatten()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import check_head_fits
+from fedsurf.algorithms.checks import check_head_fits
 from fedsurf.algorithms.local import local_optimum
 from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.randomness import generator

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedsurf.algorithms.algorithm import check_head_fits
+from fedsurf.algorithms.checks import check_head, check_head_fits
 from fedsurf.algorithms.gossip import AveragingMethod
-from fedsurf.common.checks import check_kind
-from fedsurf.models import Model, SoftmaxHead, head_weights
+from fedsurf.models import SoftmaxHead, head_weights
 from fedsurf.tasks.task import Examples, Task
 
 
@@ -57,12 +56,6 @@ class ClassMeans(AveragingMethod):
         matrix = means - middle
         bias = -(matrix * (means + middle)).sum(2, keepdim=True) / 2
         return head_weights(torch.cat([matrix, bias], 2), seen)
-
-
-def check_head(model: Model, method: str) -> None:
-    """Raise unless the model is a softmax head."""
-    wanted = f"a SoftmaxHead, since {method} is a closed form for a linear classifier"
-    check_kind(model, SoftmaxHead, "model", wanted)
 
 
 def class_sums(examples: Examples, classes: int) -> Tensor:

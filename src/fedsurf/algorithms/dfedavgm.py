@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import GradientMethod, State, check_mixes, own_state
+from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
+from fedsurf.algorithms.checks import check_mixes
 from fedsurf.algorithms.local import local_descent
 from fedsurf.common.checks import check_below_one, check_count, check_whole
 from fedsurf.network import Network

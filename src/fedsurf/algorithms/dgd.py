@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsurf.algorithms.algorithm import GradientMethod, State, check_mixes
+from fedsurf.algorithms.algorithm import GradientMethod, State
+from fedsurf.algorithms.checks import check_mixes
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 

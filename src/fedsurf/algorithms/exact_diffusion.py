@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import GradientMethod, State, check_averages, own_state
+from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
+from fedsurf.algorithms.checks import check_averages
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 

@@ -26,7 +26,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import ClassicalMethod, State, check_averages, own_state
+from fedsurf.algorithms.algorithm import ClassicalMethod, State, own_state
+from fedsurf.algorithms.checks import check_averages
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 

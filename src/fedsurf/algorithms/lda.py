@@ -10,14 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import check_head_fits
-from fedsurf.algorithms.class_means import (
-    check_head,
-    class_means,
-    class_sums,
-    seen_classes,
-    split_class_sums,
-)
+from fedsurf.algorithms.checks import check_head, check_head_fits, check_precision
+from fedsurf.algorithms.class_means import class_means, class_sums, seen_classes, split_class_sums
 from fedsurf.algorithms.gossip import AveragingMethod
 from fedsurf.common.checks import check_number
 from fedsurf.models import SoftmaxHead, head_weights
@@ -132,20 +126,3 @@ def solve_positive(matrices: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     factor, failed = torch.linalg.cholesky_ex(matrices)
     found = torch.cholesky_solve(right, factor)
     return found, (failed == 0) & found.flatten(1).isfinite().all(1)
-
-
-def check_precision(task: Task, method: str) -> None:
-    """Raise if the covariance of a feature far from zero would be lost to rounding.
-
-    The covariance is a difference of second moments, which are rounded to a share of the squared mean.
-    """
-    x = task.train.pooled().x[0].double()
-    variance, offset = x.var(0, correction=0), x.mean(0).square()
-    lost = (variance > 0) & (torch.finfo(task.train.x.dtype).eps * offset > variance / 2)
-    if lost.any():
-        feature = int(lost.nonzero()[0])
-        raise ValueError(
-            f"task: got feature {feature} with mean {float(x[:, feature].mean()):.4g} and standard deviation "
-            f"{float(variance[feature].sqrt()):.2g}, but {method} cannot resolve it in "
-            f"{task.train.x.dtype}: centre the features, or use float64"
-        )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import ClassicalMethod, State, check_batch_size
+from fedsurf.algorithms.algorithm import ClassicalMethod, State
+from fedsurf.algorithms.checks import check_batch_size, check_server
 from fedsurf.algorithms.local import Correction, local_descent
 from fedsurf.common.checks import check_count, check_option, check_positive
 from fedsurf.models import Model
@@ -77,7 +78,7 @@ class ServerMethod(ClassicalMethod):
         return State(self._first_weights(task, network, generator))
 
     def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
-        _check_server(network)
+        check_server(network)
         drawn = super()._first_weights(task, network, generator)
         smallest = int(task.train.counts.min())
         if self.batch_size is not None and self.batch_size > smallest:
@@ -88,7 +89,7 @@ class ServerMethod(ClassicalMethod):
         return drawn[0].clone().expand(network.nodes, -1)
 
     def _call(self, task: Task, network: Network) -> Round:
-        _check_server(network)
+        check_server(network)
         agents = network.call()
         parts = task.agent_weights(self.weighting)[agents]
         presence = parts.sum()
@@ -112,12 +113,4 @@ class ServerMethod(ClassicalMethod):
             step_size=self.step_size,
             batch_size=self.batch_size,
             correction=correction,
-        )
-
-
-def _check_server(network: Network) -> None:
-    """Raise unless the network has a server."""
-    if not network.server:
-        raise ValueError(
-            f"network: got a {type(network).__name__} without a server, but it must be a StarNetwork"
         )

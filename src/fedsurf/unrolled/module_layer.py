@@ -28,7 +28,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import SharedStart, Start, State, check_fits, fan_ins, own_state
+from fedsurf.algorithms.algorithm import SharedStart, Start, State, fan_ins, own_state
+from fedsurf.algorithms.checks import check_fits
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task

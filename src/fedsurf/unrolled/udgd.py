@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import Start, State, check_fits
+from fedsurf.algorithms.algorithm import Start, State
+from fedsurf.algorithms.checks import check_fits
 from fedsurf.common.checks import check_count, check_kind, check_option
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network

@@ -32,13 +32,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import (
-    State,
-    check_batch_size,
-    check_fits,
-    check_head_fits,
-    own_state,
-)
+from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.checks import check_batch_size, check_fits, check_head_fits
 from fedsurf.common.checks import check_option
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
