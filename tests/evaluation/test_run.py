@@ -16,8 +16,8 @@ from torch import nn
 
 from fedsurf.algorithms import DGD, DFedAvgM, GradientTracking, LocalOnly, Start
 from fedsurf.common.randomness import generator
-from fedsurf.evaluation.comparison import score
 from fedsurf.evaluation.run import Trajectories, Trajectory, run, run_all
+from fedsurf.evaluation.scores import score
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.unrolled import UDGD, UDGDConfig

@@ -6,9 +6,9 @@ import pytest
 import torch
 from studies import DGD, SMALL
 
-from fedsurf.evaluation.comparison import score
 from fedsurf.evaluation.methods import Entrant
 from fedsurf.evaluation.run import Trajectories
+from fedsurf.evaluation.scores import score
 from fedsurf.evaluation.study import Study
 
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from fedsurf.analysis.audit import Audit
     from fedsurf.analysis.certificate import Certificate
-    from fedsurf.evaluation.comparison import Comparison, Score
+    from fedsurf.evaluation.comparison import Comparison
     from fedsurf.evaluation.evaluate import Evaluation
+    from fedsurf.evaluation.scores import Score
     from fedsurf.paper.claims import Claim
 
 MAX_PLAIN_LOSS = 1e6

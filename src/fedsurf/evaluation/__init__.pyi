@@ -1,8 +1,6 @@
 from .ablation import ablation as ablation
 from .comparison import Comparison as Comparison
-from .comparison import Score as Score
 from .comparison import compare as compare
-from .comparison import score as score
 from .config import TuneConfig as TuneConfig
 from .experiment import Experiment as Experiment
 from .methods import METHODS as METHODS
@@ -12,6 +10,8 @@ from .methods import LogRange as LogRange
 from .methods import Method as Method
 from .run import recorded_steps as recorded_steps
 from .run import run_all as run_all
+from .scores import Score as Score
+from .scores import score as score
 from .study import Environment as Environment
 from .study import Study as Study
 from .tuning import TunedSettings as TunedSettings

@@ -1,4 +1,4 @@
-"""Comparison of methods and trained optimizers on a study: scores, files and notes on fairness."""
+"""Comparison of methods and trained optimizers on a study: results, files and notes on fairness."""
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
@@ -6,171 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, counted
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.progress import OpenBar, silent
-from fedsurf.common.statistics import finite, standard_error
 from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS, StudyConfig
 from fedsurf.evaluation.methods import Entrant
 from fedsurf.evaluation.plots import save, study_figure
 from fedsurf.evaluation.run import Trajectories, recorded_steps
+from fedsurf.evaluation.scores import Score, mean_and_error, score
 from fedsurf.evaluation.study import Study
 from fedsurf.evaluation.tuning import TunedSettings
 from fedsurf.pretrained import NAMES
 from fedsurf.tasks.features import Features, fingerprint
 from fedsurf.unrolled.config import check_rounds
-
-SHARES = (0.9, 0.95, 0.99)
-"""Shares of the centralised accuracy; scores have the rounds and floats until each is reached."""
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The cost of reaching a share of the centralised accuracy, the median over tasks."""
-
-    share: float
-    """Share of the centralised accuracy on the same task."""
-    tasks: float
-    """Share of the tasks on which it was reached."""
-    rounds: float | None
-    """The median round; None if it was reached on fewer than half of the tasks."""
-    floats: float | None
-    """Floats per agent until then."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One row of a study's table."""
-
-    label: str
-    """The name of the entrant."""
-    accuracy: dict[int, tuple[float, float | None]]
-    """Pooled accuracy by the number of rounds: mean and standard error over tasks and seeds."""
-    end: tuple[int, float, float | None]
-    """The last round, and the accuracy then: mean and standard error."""
-    spread: float | None
-    """Standard deviation of the last accuracy over tasks and seeds."""
-    gap: tuple[float, float | None]
-    """Centralised accuracy minus the last one on the same task: mean and standard error."""
-    floats: float
-    """Floats per agent at the end."""
-    reached: list[Reached]
-    """The cost of reaching shares of the centralised accuracy."""
-    diverged: list[int]
-    """The rounds at which runs diverged."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
-        return {
-            "label": self.label,
-            "accuracy": {str(r): {"mean": m, "error": e} for r, (m, e) in self.accuracy.items()},
-            "end": {"round": self.end[0], "mean": self.end[1], "error": self.end[2]},
-            "spread": self.spread,
-            "gap": {"mean": self.gap[0], "error": self.gap[1]},
-            "floats_per_agent": self.floats,
-            "reached": [vars(one) for one in self.reached],
-            "diverged_at_rounds": self.diverged,
-        }
-
-    def to_row(self, counts: Sequence[int]) -> dict[str, Any]:
-        """Return a row of a table, with the accuracy after each of `counts` rounds, None if unknown."""
-        row: dict[str, Any] = {"method": self.label}
-        for rounds in counts:
-            mean, error = self.accuracy.get(rounds, (None, None))
-            row |= {f"accuracy_{rounds}": mean, f"accuracy_{rounds}_error": error}
-        row |= {"last_round": self.end[0], "accuracy_end": self.end[1]}
-        row |= {"accuracy_end_error": self.end[2], "spread": self.spread}
-        row |= {"gap": self.gap[0], "gap_error": self.gap[1], "floats_per_agent": self.floats}
-        for reached in self.reached:
-            share = round(100 * reached.share)
-            row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}
-        return row | {"diverged": len(self.diverged)}
-
-
-def score(
-    runs: Trajectories, ceiling: Tensor, agents: int, rounds: Sequence[int] = SHOWN_ROUNDS
-) -> Score:
-    """Summarise an entrant's runs as one row of a study's table.
-
-    Parameters
-    ----------
-    runs : Trajectories
-        The runs, as `Study.run` or `run_all` returns them.
-    ceiling : Tensor
-        The accuracy of centralised training on each run's task, `[tasks]`.
-    agents : int
-        The number of agents, by which floats are divided.
-    rounds : sequence of int
-        Rounds after which accuracy is shown.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> import fedsurf
-    >>> study = fedsurf.Study(replace(fedsurf.STUDIES["digits"].config, tasks=2, rounds=5))
-    >>> found = score(study.run(fedsurf.Entrant("DGD", "dgd")), study.ceiling(), agents=30)
-    >>> found.end[0], found.gap[0] > 0
-    (5, True)
-    """
-    accuracy = runs.pooled_accuracy.double().nan_to_num(0.0)
-    if ceiling.shape != accuracy.shape[:1]:
-        raise ValueError(
-            f"ceiling: got shape {list(ceiling.shape)}, but the runs are of "
-            f"{counted(len(accuracy), 'task')}: it must be [{len(accuracy)}]"
-        )
-    columns = {count: _column(runs.taken, count) for count in rounds}
-    shown = {
-        count: _mean_and_error(accuracy[:, column])
-        for count, column in columns.items()
-        if column is not None
-    }
-    last = accuracy[:, -1]
-    return Score(
-        runs.name,
-        shown,
-        (int(runs.taken[-1]), *_mean_and_error(last)),
-        float(last.std()) if len(last) > 1 else None,
-        _mean_and_error(ceiling - last),
-        float(runs.floats[:, -1].double().mean()) / agents,
-        [_reached(runs, accuracy, ceiling, agents, share) for share in SHARES],
-        [round_ for round_ in runs.diverged if round_ is not None],
-    )
-
-
-def _mean_and_error(values: Tensor) -> tuple[float, float | None]:
-    return float(values.mean()), finite(standard_error(values))
-
-
-def _column(rounds: Tensor, count: int) -> int | None:
-    """Return the last record at or before `count` rounds, None if the run was shorter.
-
-    For a method that does not communicate it is the last record.
-    """
-    if int(rounds[-1]) == 0:
-        return len(rounds) - 1
-    if count > int(rounds[-1]):
-        return None
-    return int((rounds <= count).nonzero()[-1])
-
-
-def _reached(
-    runs: Trajectories, accuracy: Tensor, ceiling: Tensor, agents: int, share: float
-) -> Reached:
-    there = accuracy >= share * ceiling[:, None]
-    arrived = there.any(1)
-    tasks = float(arrived.double().mean())
-    if tasks < 0.5:
-        return Reached(share, tasks, None, None)
-    first = there.int().argmax(1, keepdim=True)
-    rounds, floats = (
-        finite(counts.double().gather(1, first)[:, 0].where(arrived, torch.inf).median())
-        for counts in (runs.rounds, runs.floats.double() / agents)
-    )
-    return Reached(share, tasks, rounds, floats)
 
 
 @dataclass(frozen=True)
@@ -194,7 +45,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the trajectories as plain values, for JSON."""
-        mean, error = _mean_and_error(self.ceiling)
+        mean, error = mean_and_error(self.ceiling)
         return {
             "study": to_dict(self.config),
             "tuned": self.tuned,
