@@ -10,30 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fedsurf import pretrained
-from fedsurf.algorithms import (
-    DGD,
-    DSGD,
-    EXTRA,
-    LDA,
-    MOON,
-    SCAFFOLD,
-    Algorithm,
-    ClassMeans,
-    DFedAvgM,
-    ExactDiffusion,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedDyn,
-    FedProx,
-    GradientTracking,
-    LocalOnly,
-    OneShot,
-    Ridge,
-    Start,
-)
-from fedsurf.common.checks import check_option, check_positive
+from fedsurf import algorithms, pretrained
+from fedsurf.algorithms import Algorithm, Start
 from fedsurf.models import Model
 from fedsurf.network import Network, NetworkConfig
 from fedsurf.tasks.task import Task
@@ -53,12 +31,6 @@ class LogRange:
     low: float
     high: float
 
-    def __post_init__(self) -> None:
-        check_positive(self.low, "low")
-        check_positive(self.high, "high")
-        if self.low > self.high:
-            raise ValueError(f"low: got {self.low}, but it must be at most high, {self.high}")
-
     def draw(self, generator: torch.Generator) -> float:
         """Draw a number, rounded to three digits for legible files."""
         share = float(torch.rand((), generator=generator, dtype=torch.float64))
@@ -70,10 +42,6 @@ class Choice:
     """One of some values."""
 
     values: tuple[Setting, ...]
-
-    def __post_init__(self) -> None:
-        if not self.values:
-            raise ValueError("values: got none, but there must be at least one")
 
     def draw(self, generator: torch.Generator) -> Setting:
         """Draw a value."""
@@ -109,9 +77,6 @@ class Method:
     """The settings that tuning tries first."""
     options: tuple[str, ...] = ()
     """Further settings, which are not tuned; by default the algorithm's."""
-
-    def __post_init__(self) -> None:
-        check_option(self.runs_on, RunsOn, "runs_on")
 
     def make(self, model: Model, start: Start, settings: Settings) -> Algorithm:
         """Return the algorithm with these settings, and the defaults for others."""
@@ -168,12 +133,12 @@ def _server(name: str, title: str, build: Callable[..., Algorithm], **settings: 
 
 
 _ALL = (
-    _method("dgd", "DGD", DGD, step_size=(0.3, _STEP), batch_size=_BATCH),
-    _method("dsgd", "DSGD", DSGD, step_size=(0.1, _STEP)),
+    _method("dgd", "DGD", algorithms.DGD, step_size=(0.3, _STEP), batch_size=_BATCH),
+    _method("dsgd", "DSGD", algorithms.DSGD, step_size=(0.1, _STEP)),
     _method(
         "dfedavgm",
         "DFedAvgM",
-        DFedAvgM,
+        algorithms.DFedAvgM,
         step_size=(0.03, LogRange(0.003, 1.0)),
         local_steps=_LOCAL_STEPS,
         momentum=(0.9, _MOMENTUM),
@@ -182,53 +147,71 @@ _ALL = (
     _method(
         "gradient-tracking",
         "gradient tracking",
-        GradientTracking,
+        algorithms.GradientTracking,
         "graph",
         step_size=(0.1, _STEP),
         momentum=(0.0, _MOMENTUM),
     ),
-    _method("extra", "EXTRA", EXTRA, "graph", step_size=(0.1, _STEP)),
-    _method("exact-diffusion", "Exact Diffusion", ExactDiffusion, "graph", step_size=(0.1, _STEP)),
-    _server("fedavg", "FedAvg", FedAvg),
-    _server("fedprox", "FedProx", FedProx, mu=(0.01, LogRange(0.001, 1.0))),
-    _server("scaffold", "SCAFFOLD", SCAFFOLD, server_step_size=(1.0, LogRange(0.3, 3.0))),
+    _method("extra", "EXTRA", algorithms.EXTRA, "graph", step_size=(0.1, _STEP)),
+    _method(
+        "exact-diffusion",
+        "Exact Diffusion",
+        algorithms.ExactDiffusion,
+        "graph",
+        step_size=(0.1, _STEP),
+    ),
+    _server("fedavg", "FedAvg", algorithms.FedAvg),
+    _server("fedprox", "FedProx", algorithms.FedProx, mu=(0.01, LogRange(0.001, 1.0))),
+    _server(
+        "scaffold", "SCAFFOLD", algorithms.SCAFFOLD, server_step_size=(1.0, LogRange(0.3, 3.0))
+    ),
     _server(
         "moon",
         "MOON (logits)",
-        MOON,
+        algorithms.MOON,
         mu=(0.1, LogRange(0.01, 5.0)),
         temperature=(0.5, Choice((0.5, 1.0))),
         representation=("logits", None),
     ),
-    _server("feddyn", "FedDyn", FedDyn, alpha=(0.1, LogRange(0.003, 1.0))),
+    _server("feddyn", "FedDyn", algorithms.FedDyn, alpha=(0.1, LogRange(0.003, 1.0))),
     _server(
         "fedavgm",
         "FedAvgM",
-        FedAvgM,
+        algorithms.FedAvgM,
         momentum=(0.5, Choice((0.5, 0.8, 0.9))),
         server_step_size=(1.0, LogRange(0.1, 2.0)),
     ),
     _server(
         "fedadam",
         "FedAdam",
-        FedAdam,
+        algorithms.FedAdam,
         server_step_size=(0.1, LogRange(0.01, 1.0)),
         tau=(0.01, LogRange(0.001, 0.1)),
     ),
-    _method("class-means", "class means", ClassMeans, accelerated=_ACCELERATED),
-    _method("lda", "LDA", LDA, shrinkage=(0.1, LogRange(0.001, 0.9)), accelerated=_ACCELERATED),
+    _method("class-means", "class means", algorithms.ClassMeans, accelerated=_ACCELERATED),
     _method(
-        "ridge", "ridge", Ridge, strength=(0.1, LogRange(0.001, 10.0)), accelerated=_ACCELERATED
+        "lda",
+        "LDA",
+        algorithms.LDA,
+        shrinkage=(0.1, LogRange(0.001, 0.9)),
+        accelerated=_ACCELERATED,
+    ),
+    _method(
+        "ridge",
+        "ridge",
+        algorithms.Ridge,
+        strength=(0.1, LogRange(0.001, 10.0)),
+        accelerated=_ACCELERATED,
     ),
     _method(
         "one-shot",
         "one-shot averaging",
-        OneShot,
+        algorithms.OneShot,
         options=("weighting",),
         strength=(0.01, _PENALTY),
         accelerated=_ACCELERATED,
     ),
-    _method("local-only", "local only", LocalOnly, strength=(0.01, _PENALTY)),
+    _method("local-only", "local only", algorithms.LocalOnly, strength=(0.01, _PENALTY)),
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}
