@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from fedsurf.cli.choices import AnyStudy
+from fedsurf.cli.console import err, note, out, print_json, say
 from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS
 
@@ -47,8 +48,6 @@ def compare(
             several rounds, it is the accuracy after the last whole step.
         json: Print the results as JSON instead of a table.
     """
-    from fedsurf.cli.console import print_json
-
     found = run_comparison(
         config,
         folder,
@@ -68,7 +67,6 @@ def compare(
 
 def run_comparison(config: AnyStudy, folder: Path, **options: object) -> Comparison:
     """Compare with progress bars, and write the results into a folder."""
-    from fedsurf.cli.console import err, note
     from fedsurf.cli.progress import opener
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation import comparison
@@ -88,11 +86,10 @@ def run_comparison(config: AnyStudy, folder: Path, **options: object) -> Compari
 
 def show_comparison(found: Comparison, folder: Path) -> None:
     """Print a comparison's tables, its notes, and the place of its figure."""
-    from fedsurf.cli.console import out, say
     from fedsurf.cli.tables import reached_table, scores_table
 
     out.print(scores_table(found))
     out.print(reached_table(found.scores))
-    for note in found.notes:
-        out.print(note)
+    for line in found.notes:
+        out.print(line)
     say(f"figure: {folder / 'figure.png'}")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import tyro
 
+from fedsurf.cli.console import new_table, out, print_json, say
+
 data = tyro.extras.SubcommandApp()
 
 
@@ -15,7 +17,6 @@ def _data_list(json: bool = False) -> None:
     Args:
         json: Print JSON instead of a table; it has the folders, too.
     """
-    from fedsurf.cli.console import new_table, out, print_json
     from fedsurf.tasks.sources import SOURCES
 
     if json:
@@ -53,7 +54,6 @@ def _data_get(
         folder: The destination; by default the user's cache, or $FEDSURF_HOME.
         json: Print the folder as JSON.
     """
-    from fedsurf.cli.console import print_json, say
     from fedsurf.tasks import sources
 
     place = sources.get(name, folder)

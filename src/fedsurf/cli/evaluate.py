@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from fedsurf.cli.console import CommandLineError, err, note, out, print_json
 from fedsurf.common.writing import write_json
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ def evaluate(
         figure: Draw a figure into this file (.png, .svg or .pdf).
         json: Print the numbers as JSON instead of tables.
     """
-    from fedsurf.cli.console import CommandLineError
     from fedsurf.evaluation import plots
 
     for name, given in (("runs", runs), ("rounds", rounds)):
@@ -45,7 +45,6 @@ def run_evaluations(
     runs: Sequence[Path], tasks: int, rounds: Sequence[int]
 ) -> dict[Path, Evaluation]:
     """Evaluate runs with a progress bar, and write the numbers of each into its folder."""
-    from fedsurf.cli.console import err, note
     from fedsurf.cli.progress import opener
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation import evaluate as evaluation
@@ -69,7 +68,6 @@ def show_evaluations(
     found: Mapping[Path, Evaluation], *, figure: Path | None, as_json: bool
 ) -> None:
     """Print the tables or the JSON of evaluations, and draw the figure."""
-    from fedsurf.cli.console import note, out, print_json
     from fedsurf.cli.tables import layers_table, methods_table
     from fedsurf.evaluation import plots
     from fedsurf.evaluation.comparison import run_label

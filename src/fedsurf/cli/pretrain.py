@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from fedsurf.cli.console import err, print_json, say
 from fedsurf.common.writing import check_folder
 from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig, PretrainConfig
 
@@ -30,7 +31,6 @@ def pretrain(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
-    from fedsurf.cli.console import err, say
     from fedsurf.cli.progress import TerminalProgress
     from fedsurf.common.threads import limit_threads
     from fedsurf.pretrained.recipes.heads import pretrain as run_pretraining
@@ -65,7 +65,6 @@ def pretrain_modules(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
-    from fedsurf.cli.console import err
     from fedsurf.cli.progress import TerminalProgress
     from fedsurf.common.threads import limit_threads
     from fedsurf.pretrained.recipes.modules import pretrain_for_modules as run_pretraining
@@ -80,8 +79,6 @@ def pretrain_modules(
 
 def _show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
     """Print which optimizer was the best, and the file with its weights."""
-    from fedsurf.cli.console import print_json, say
-
     validation = best["validation"]
     if as_json:
         print_json({"file": str(file), "rule": best["rule"], "validation": validation})

@@ -8,6 +8,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -17,21 +18,27 @@ from fedsurf.common.progress import OpenBar
 from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
-class TerminalProgress(Progress):
-    """A bar that observes meta-training: loss, accuracy, worst slack, largest multiplier, time left."""
+class _Bar(Progress):
+    """A bar with a title and a count, shown on terminals only."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *columns: ProgressColumn) -> None:
         super().__init__(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            *columns,
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
+
+
+class TerminalProgress(_Bar):
+    """A bar that observes meta-training: loss, accuracy, worst slack, largest multiplier, time left."""
+
+    def __init__(self, console: Console) -> None:
+        numbers, left = TextColumn("{task.fields[numbers]}"), TextColumn("left")
+        super().__init__(console, numbers, left, TimeRemainingColumn())
         self._bar = self.add_task("meta-training", total=None, numbers="")
         self._accuracy: float | None = None
         self._rule: str | None = None
@@ -85,16 +92,7 @@ def opener(console: Console) -> OpenBar:
 
     @contextmanager
     def open_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
-        bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        with bar:
+        with _Bar(console, TimeElapsedColumn()) as bar:
             task = bar.add_task(title, total=total)
             yield lambda: bar.advance(task)
 

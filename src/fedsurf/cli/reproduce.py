@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from fedsurf.cli.console import err, note, out, print_json, say
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.writing import check_folder
 from fedsurf.paper.sizes import SIZES, SizeName
@@ -57,7 +58,6 @@ def reproduce(
         jobs: Number of processes.
         json: Print the claims as JSON instead of a table.
     """
-    from fedsurf.cli.console import err, note, out, print_json, say
     from fedsurf.cli.progress import opener
     from fedsurf.cli.tables import claims_table
     from fedsurf.paper.artefacts import ArtifactStore
@@ -88,7 +88,6 @@ def reproduce(
 
 @contextmanager
 def _observers() -> Iterator[Sequence[Observer]]:
-    from fedsurf.cli.console import err
     from fedsurf.cli.progress import TerminalProgress
 
     with TerminalProgress(err) as bar:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from fedsurf.cli.choices import Preset
+from fedsurf.cli.console import err, print_json, say
 from fedsurf.common.writing import check_folder
 
 
@@ -30,8 +31,6 @@ def train(
         tensorboard: Write TensorBoard curves into the folder, too.
         json: Print the result as JSON.
     """
-    from fedsurf.cli.console import print_json, say
-
     best = run_training(config, folder, resume=resume, tensorboard=tensorboard)
     validation = best["validation"]
     if json:
@@ -50,7 +49,6 @@ def run_training(
     config: Preset, folder: Path, *, resume: bool, tensorboard: bool = False
 ) -> dict[str, Any]:
     """Meta-train into a folder with a progress bar; return the metadata of the best optimizer."""
-    from fedsurf.cli.console import err
     from fedsurf.cli.progress import TerminalProgress
     from fedsurf.cli.tracking import TensorBoard
     from fedsurf.common.threads import limit_threads
