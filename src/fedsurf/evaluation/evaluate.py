@@ -4,7 +4,7 @@ All methods get the same tasks, the same W_0, the same network and the same metr
 on validation tasks, for each number of rounds that it is given.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,9 @@ from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Entrant, method_named
 from fedsurf.evaluation.run import Trajectories
 from fedsurf.evaluation.study import Study
-from fedsurf.surf import DescentConfig, unroll
-from fedsurf.surf.constraints import slack
+from fedsurf.network import Network
+from fedsurf.surf import DescentConfig, SurfConfig, unroll
+from fedsurf.surf.constraints import Unrolled, slack
 from fedsurf.tasks.task import Task
 
 STEP_SIZES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -81,20 +82,17 @@ class Evaluation:
         the constraints. With one task, `constraint_holds` is None.
         """
         layers = self.unrolled.summary()
-        norms = self.descent.norms
-        for row, mean, error in zip(
-            layers, map(finite, norms.mean(0)), map(finite, standard_error(norms)), strict=True
-        ):
-            row.update(constraint_norm=mean, constraint_norm_error=error)
+        descent = self.descent
+        norm, norm_error = descent.norms.mean(0), standard_error(descent.norms)
+        for layer, row in enumerate(layers):
+            row.update(
+                constraint_norm=finite(norm[layer]), constraint_norm_error=finite(norm_error[layer])
+            )
         for row, mean, error, holds in zip(
-            layers[1:],
-            map(finite, self.descent.mean),
-            map(finite, self.descent.error),
-            self.descent.holds.tolist(),
-            strict=True,
+            layers[1:], descent.mean, descent.error, descent.holds.tolist(), strict=True
         ):
-            row.update(slack=mean, slack_error=error)
-            row["constraint_holds"] = None if error is None else holds
+            row.update(slack=finite(mean), slack_error=finite(error))
+            row["constraint_holds"] = holds if error.isfinite() else None
         return {
             "tasks": len(self.centralised),
             "links": self.links,
@@ -126,18 +124,8 @@ def evaluate(
 ) -> Evaluation:
     """Run the experiment's optimizer, DGD and centralised training on the same meta-test tasks.
 
-    Parameters
-    ----------
-    experiment : Experiment
-        A trained one, e.g. from `Experiment.load`.
-    tasks : int
-        Number of meta-test tasks.
-    rounds : sequence of int
-        Numbers of rounds for DGD, whose step is tuned for each; empty for no DGD.
-    tuning_tasks : int
-        Number of validation tasks for tuning DGD and centralised training.
-    progress : callable
-        Opens a progress bar with a title and a total.
+    DGD runs once for each number of `rounds`, with a step that is tuned for it on `tuning_tasks`
+    validation tasks; none for no DGD. `progress` opens bars with a title and a total.
 
     Examples
     --------
@@ -199,23 +187,37 @@ def _study_of(experiment: Experiment, tasks: int) -> Study:
     return Study(study, environment=experiment.environment)
 
 
-@torch.no_grad()
 def measure_descent(experiment: Experiment, tasks: Sequence[Task]) -> Descent:
     """Measure the slack of the descending constraints of meta-training on other tasks."""
     surf, seed = experiment.config.surf, experiment.config.seed
-    norms = [
-        unroll(
-            experiment.optimizer,
-            experiment.optimizer.steps,
+    norms = layer_norms(experiment.optimizer, tasks, experiment.network, surf, seed, "descent")
+    return Descent(norms, slack(norms.T, surf.descent.epsilon, surf.descent.form).T)
+
+
+@torch.no_grad()
+def layer_norms(
+    algorithm: Unrolled,
+    tasks: Iterable[Task],
+    network: Network,
+    surf: SurfConfig,
+    seed: int,
+    purpose: str,
+    on_task: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """Measure gradient norms as the descending constraints of `surf` do, `[tasks, layers + 1]`."""
+    norms = []
+    for number, task in enumerate(tasks):
+        _, found = unroll(
+            algorithm,
+            algorithm.steps,
             task,
-            experiment.network,
+            network,
             surf.descent,
             gradient_batch_size=surf.gradient_batch_size,
             weighting=surf.weighting,
             seed=seed,
-            path=("descent", number),
-        )[1]
-        for number, task in enumerate(tasks)
-    ]
-    stacked = torch.stack(norms)
-    return Descent(stacked, slack(stacked.T, surf.descent.epsilon, surf.descent.form).T)
+            path=(purpose, number),
+        )
+        norms.append(found)
+        on_task()
+    return torch.stack(norms)

@@ -6,20 +6,18 @@ from functools import cache
 from pathlib import Path
 from time import perf_counter
 
-import torch
-
 from fedsurf import pretrained
 from fedsurf.analysis.audit import audit
 from fedsurf.analysis.certificate import certify
 from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
+from fedsurf.evaluation.evaluate import layer_norms
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Entrant, Setting, method_named
 from fedsurf.evaluation.run import Trajectory
 from fedsurf.evaluation.study import Study
 from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactKind, ArtifactStore, Made
 from fedsurf.paper.sizes import PAPER_SETTINGS
-from fedsurf.surf import unroll
 from fedsurf.surf.training import StepRecord, ValidationRecord
 from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.features import Features, load_features
@@ -103,28 +101,13 @@ def _certificate(store: ArtifactStore, artifact: Artifact) -> Made:
 
 
 def _norms(store: ArtifactStore, artifact: Artifact) -> Made:
-    """Measure gradient norms as the descending constraints do: `[tasks, layers + 1]`."""
     config = artifact.trained
-    study, surf = study_of(store.size.study_of(config)), config.surf
+    study = study_of(store.size.study_of(config))
     algorithm = pretrained.load().on(study.model, rounds_of(config))
-    network, norms = study.network(config.seed), []
+    tasks, network = study.test_tasks(config.seed), study.network(config.seed)
     with store.progress(f"gradient norms of {SURF_T}", study.config.tasks) as advance:
-        for number, task in enumerate(study.test_tasks(config.seed)):
-            with torch.no_grad():
-                _, found = unroll(
-                    algorithm,
-                    algorithm.steps,
-                    task,
-                    network,
-                    surf.descent,
-                    gradient_batch_size=surf.gradient_batch_size,
-                    weighting=surf.weighting,
-                    seed=config.seed,
-                    path=("theory", number),
-                )
-            norms.append(found)
-            advance()
-    return Made({"norms": torch.stack(norms)}, {})
+        norms = layer_norms(algorithm, tasks, network, config.surf, config.seed, "theory", advance)
+    return Made({"norms": norms}, {})
 
 
 def _run(store: ArtifactStore, artifact: Artifact) -> Made:
