@@ -102,10 +102,6 @@ class Claim:
         _, untuned, holds = judgement
         return replace(self, untuned=untuned, holds_untuned=holds)
 
-    def with_notes(self, *notes: str) -> "Claim":
-        """Return the claim with further notes."""
-        return replace(self, note=" ".join(filter(None, [self.note, *notes])))
-
 
 def count_text(claims: Sequence[Claim]) -> str:
     """Return how many claims hold, in words."""

@@ -53,7 +53,7 @@ def measure(size: Size, artifacts: Sequence[Artifact]) -> Pace:
     steps = {server: time_step(config) for server, config in by_server.items()}
     study = study_of(size.study_of(configs[0] if configs else size.regular))
     task, network = study.test_tasks(study.config.seeds[0])[0], study.network(0)
-    dgd = method_named("dgd").make(study.model, study.start, {})
+    dgd = method_named("dgd").make(study.model, study.environment.start, {})
     rounds = 12
     run(dgd, task, network, 1)
     start = perf_counter()

@@ -46,11 +46,6 @@ class TrainingState:
     seconds: float | None
     """Seconds of a step."""
 
-    @property
-    def name(self) -> str:
-        """Name of the optimizer."""
-        return describe(self.config)
-
 
 def write_report(folder: Path) -> dict[str, list[Claim]]:
     """Write report.html, and report/ with report.md, its pictures and all claims; return the claims.
@@ -62,7 +57,7 @@ def write_report(folder: Path) -> dict[str, list[Claim]]:
     if not figures and not trained:
         raise ValueError(f"{folder}: got no figure and no optimizer to report on")
     place = folder / "report"
-    logs = {state.name: state.log for state in trained if state.log}
+    logs = {describe(state.config): state.log for state in trained if state.log}
     if logs:
         drawing = draw_learning_curves(logs)
         for ending in ("svg", "png"):
@@ -79,7 +74,7 @@ def write_report(folder: Path) -> dict[str, list[Claim]]:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"cell": _cell, "anchor": _anchor, "picture": _picture}
+    environment.filters |= {"cell": _cell, "picture": _picture}
     for path in (folder / "report.html", place / "report.md"):
         with replacing(path) as temporary:
             text = environment.get_template(path.name).render(context)
@@ -98,7 +93,7 @@ def meta_trainings(folder: Path) -> list[TrainingState]:
         records = read_json_lines(log) if log.is_file() else []
         seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
         found.append(TrainingState(config, records, seconds))
-    return sorted(found, key=lambda state: state.name)
+    return sorted(found, key=lambda state: describe(state.config))
 
 
 def context_of(
@@ -181,7 +176,7 @@ def _trained_row(state: TrainingState) -> list[str]:
     chosen = [record for record in state.log if record.get("best_by")]
     step = state.log[-1]["step"] if state.log else 0
     return [
-        state.name,
+        describe(state.config),
         f"{parameters_of(state.config):,}",
         f"{step:,} of {state.config.surf.steps:,}",
         "–" if state.seconds is None else f"{state.seconds:.3g}",
@@ -195,7 +190,7 @@ def _deviation_rows(trained: Sequence[TrainingState]) -> Rows:
     names: dict[str, list[str]] = {}
     for state in trained:
         text = "; ".join(deviations(state.config)) or "nothing"
-        names.setdefault(text, []).append(state.name)
+        names.setdefault(text, []).append(describe(state.config))
     return [["; ".join(found), text] for text, found in names.items()]
 
 
@@ -251,9 +246,3 @@ def _picture(svg: Path) -> str:
 def _cell(text: str) -> str:
     """Return text for a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _anchor(title: str) -> str:
-    """Return the anchor of a Markdown heading."""
-    kept = "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -_")
-    return kept.replace(" ", "-")
