@@ -29,7 +29,7 @@ def test_an_evaluation_equals_runs_by_hand(config):
     experiment = Experiment(config, data)
     options = {"seed": config.seed, "weighting": config.surf.weighting}
     network, start = experiment.network, Start(*_start(config))
-    test, tuning = experiment.test_tasks(2), experiment.tuning_tasks(2)
+    test, tuning = experiment.test_tasks(2), experiment.environment.tuning_tasks(2)
 
     def dgd(size):
         return DGD(experiment.model, size, batch_size=config.optimizer.batch_size, start=start)

@@ -266,7 +266,7 @@ class TestEntrants:
 
     def test_a_run_on_other_features_is_refused(self, trained, tmp_path):
         entrant = Entrant("U-DGD", run=trained)
-        with pytest.raises(FileError, match="the study's 32 features and 10 classes"):
+        with pytest.raises(ValueError, match=r"data\.components \(8 there, 32 here\)"):
             Study(ONE_TASK).run(entrant)
         features = Study(ON_8_FEATURES).features
         other = replace(features, train_x=2 * features.train_x)

@@ -29,28 +29,9 @@ def ablation(
 ) -> dict[Path, Evaluation]:
     """Meta-train an optimizer with and without the descending constraints, and evaluate both.
 
-    Parameters
-    ----------
-    config : ExperimentConfig
-        The experiment; both values of `surf.descent.constrained` are tried.
-    folder : Path
-        Gets the two run folders, each with an evaluation.json. Finished runs in it are used again,
-        interrupted ones resumed.
-    tasks, rounds : int, sequence of int
-        The number of meta-test tasks, and the numbers of rounds for DGD.
-    features : Features or None
-        The data set's features; None to load those that the configuration names.
-    observers : sequence of Observer
-        Get the progress of both meta-trainings.
-    on_note : callable
-        Gets a line of text before each meta-training.
-    progress : callable
-        Opens a progress bar with a title and a total, for the evaluation.
-
-    Returns
-    -------
-    dict
-        The evaluation of each run folder, that with constraints first.
+    Finished runs in the folder are used again, interrupted ones are resumed. Returns the evaluation of
+    each run folder, that with constraints first; it is also written there, as evaluation.json. `rounds`
+    are those of DGD. `on_note` gets a line of text before each meta-training.
 
     Examples
     --------

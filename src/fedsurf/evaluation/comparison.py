@@ -100,32 +100,12 @@ def compare(
 ) -> Comparison:
     """Run methods and trained optimizers on the same tasks, from the same start, over the same graph.
 
-    Parameters
-    ----------
-    config : StudyConfig
-        Data, tasks, network and budget, e.g. of `fedsurf.STUDIES`.
-    methods : sequence of str
-        Names of classical methods; "all" for all that run on the network.
-    runs : sequence of Path
-        Folders of optimizers that `Experiment.train` made.
-    pretrained : sequence of str
-        Names of pretrained optimizers, or their .safetensors files.
-    depths : sequence of int
-        Numbers of rounds for each pretrained optimizer.
-    batch_sizes : sequence of int
-        Sizes of mini-batches with which each pretrained optimizer is run in addition to all examples.
-    tuned : Path or None
-        Settings of the methods, as `TunedSettings.write` stores them; None for the shipped ones.
-    at : sequence of int
-        Rounds after which accuracy is shown, in addition to the end.
-    cache : Path or None
-        A folder of results that are not computed again.
-    features : Features or None
-        The data set's features; None to load those that the configuration names.
-    on_note : callable
-        Called with each remark on fairness before the runs begin.
-    progress : callable
-        Opens a progress bar with a title and a total.
+    The entrants are classical `methods` by name ("all" for all that run on the network), with the settings
+    of the file `tuned`, or the shipped ones; `runs`, which are folders of `Experiment.train`; and
+    `pretrained` optimizers by name or .safetensors file, each with every number of rounds in `depths`, on
+    all examples and with mini-batches of every size in `batch_sizes`. Accuracy is shown after `at` rounds
+    and at the end. Results in the folder `cache` are not computed again. `on_note` is called with each
+    remark on fairness before the runs begin.
 
     Examples
     --------
@@ -138,8 +118,6 @@ def compare(
     """
     if not (methods or runs or pretrained):
         raise ValueError("methods: got none, but without runs and pretrained there must be some")
-    if len(set(runs)) < len(runs):
-        raise ValueError(f"runs: got {list(map(str, runs))}, but no two may be equal")
     chosen = () if tuple(depths) == PRETRAINED_ROUNDS else depths
     for name, values in (("batch_sizes", batch_sizes), ("depths", chosen)):
         if values and not pretrained:
@@ -169,7 +147,8 @@ def compare(
         for depth in dict.fromkeys(depths)
         for size in dict.fromkeys((None, *batch_sizes))
     ]
-    entrants += [Entrant(run_label(run, runs), run=run) for run in runs]
+    folders = list(dict.fromkeys(runs))
+    entrants += [Entrant(run_label(run, folders), run=run) for run in folders]
     source, notes, classical = None, _start_notes(study, entrants, methods), study.methods(methods)
     if classical:
         settings = _settings_for(study, tuned)
@@ -238,7 +217,7 @@ def _settings_for(study: Study, tuned: Path | None) -> TunedSettings:
 
 def _start_notes(study: Study, entrants: Sequence[Entrant], methods: Sequence[str]) -> list[str]:
     """Return a note if a pretrained optimizer, which starts at 0, is not alone and others do not."""
-    deviation = study.start.deviation
+    deviation = study.environment.start.deviation
     with_runs = any(one.run is not None for one in entrants)
     with_pretrained = any(one.pretrained is not None for one in entrants)
     if deviation == 0 or not with_pretrained or not (with_runs or methods):

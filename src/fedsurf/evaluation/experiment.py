@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsurf.algorithms import Start
-from fedsurf.common.checks import check_kind, counted
+from fedsurf.common.checks import check_kind
 from fedsurf.common.configuration import differences
 from fedsurf.common.files import FileError, read_json
 from fedsurf.common.randomness import generator as seeded
@@ -31,12 +31,7 @@ from fedsurf.unrolled import UDGD
 class Experiment:
     """An unrolled optimizer in the environment of its configuration; parts are built on first use.
 
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Everything that the optimizer depends on, e.g. from `fedsurf.preset`.
-    features : Features or None
-        The data set's features; None to load those that the configuration names.
+    `features` takes the place of those that the configuration names.
 
     Examples
     --------
@@ -88,29 +83,14 @@ class Experiment:
         """Return the first `count` meta-test tasks."""
         return self.environment.test_tasks(self.config.seed, count)
 
-    def tuning_tasks(self, count: int) -> list[Task]:
-        """Return validation tasks for tuning classical methods."""
-        return self.environment.tuning_tasks(count)
-
     def train(
         self, path: str | Path, *, resume: bool = False, observers: Sequence[Observer] = ()
     ) -> dict[str, Any]:
         """Meta-train the optimizer into a run folder, and leave the best one in `self.optimizer`.
 
-        Parameters
-        ----------
-        path : str or Path
-            The run folder. It must be new, unless resuming.
-        resume : bool
-            Continue from the newest state in the folder, to the same bits as without interruption.
-            A finished run is only read.
-        observers : sequence of Observer
-            Listeners, such as progress bars.
-
-        Returns
-        -------
-        dict
-            The metadata of the best optimizer: configuration, rule, validation.
+        The folder must be new, unless resuming: this continues from the newest state in it, to the same
+        bits as without interruption, and only reads a finished run. Returns the metadata of the best
+        optimizer: configuration, rule and validation.
         """
         self._check_batches()
         folder = RunFolder(Path(path))
@@ -132,13 +112,8 @@ class Experiment:
     def load(path: str | Path, features: Features | None = None) -> Experiment:
         """Load a run, with the best meta-trained parameters in the optimizer.
 
-        Parameters
-        ----------
-        path : str or Path
-            The run folder.
-        features : Features or None
-            Features to use instead of those that the configuration names. None to load these, which
-            must not have changed since the run began.
+        Without `features`, those that the configuration names are loaded, which must not have changed since
+        the run began.
         """
         folder = RunFolder(Path(path))
         experiment = Experiment(_read_config(folder), features)
@@ -183,14 +158,8 @@ def load_comparable(
     run: str | Path, environment: Environment, network: NetworkConfig
 ) -> Experiment:
     """Load a run; raise unless its data, start and kind of network are those of a study."""
-    try:
-        experiment = Experiment.load(run, environment.features)
-    except FileError as error:
-        model = environment.model
-        raise FileError(
-            f"runs: got {run}, but it cannot be used with the study's "
-            f"{counted(model.features, 'feature')} and {model.classes} classes ({error})"
-        ) from error
+    folder = RunFolder(Path(run))
+    experiment = Experiment(_read_config(folder), environment.features)
 
     def deciding(data: FeatureConfig, start: Start, graph: GraphConfig) -> dict[str, Any]:
         names = {"initial_mean": start.mean, "initial_deviation": start.deviation}
@@ -206,7 +175,8 @@ def load_comparable(
             f"runs: got {run}, which cannot be compared fairly here, as it differs in "
             f"{', '.join(found)}"
         )
-    experiment.check_data(RunFolder(Path(run)))
+    experiment.check_data(folder)
+    folder.read_best(experiment.optimizer)
     return experiment
 
 

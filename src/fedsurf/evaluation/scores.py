@@ -84,16 +84,8 @@ def score(
 ) -> Score:
     """Summarise an entrant's runs as one row of a study's table.
 
-    Parameters
-    ----------
-    runs : Trajectories
-        The runs, as `Study.run` or `run_all` returns them.
-    ceiling : Tensor
-        The accuracy of centralised training on each run's task, `[tasks]`.
-    agents : int
-        The number of agents, by which floats are divided.
-    rounds : sequence of int
-        Rounds after which accuracy is shown.
+    `ceiling`, `[tasks]`, is the accuracy of centralised training on each run's task; floats are divided by
+    the number of agents; `rounds` are those after which accuracy is shown.
 
     Examples
     --------

@@ -48,12 +48,7 @@ def resolved(config: StudyConfig) -> StudyConfig:
 class Environment:
     """The objects that a configuration describes, each built when it is first used.
 
-    Parameters
-    ----------
-    config : ExperimentConfig or StudyConfig
-        Data, tasks, network and start.
-    features : Features or None
-        The data set's features; None to load those that the configuration names.
+    `features` takes the place of those that the configuration names.
 
     Examples
     --------
@@ -119,17 +114,9 @@ class Environment:
 class Study:
     """Runs entrants on the same tasks.
 
-    Parameters
-    ----------
-    config : StudyConfig
-        Data, tasks, network and budget.
-    cache : str, Path or None
-        A folder of results that are not computed again; None to cache nothing.
-    features : Features or None
-        The data set's features; None to load those that the configuration names.
-    environment : Environment or None
-        Tasks and networks other than those of the configuration. As with a subclass that overrides
-        `test_tasks` or `network`, results are not cached.
+    Results are kept in the folder `cache`, if given, and not computed again. `features` and `environment`
+    take the place of what the configuration names: with an environment, as in a subclass that overrides
+    `test_tasks` or `network`, nothing is cached.
 
     Examples
     --------
@@ -177,11 +164,6 @@ class Study:
         """The agents' model, a softmax head."""
         return self.environment.model
 
-    @property
-    def start(self) -> Start:
-        """The distribution of the initial weights."""
-        return self.environment.start
-
     def test_tasks(self, seed: int) -> list[Task]:
         """Return a seed's meta-test tasks."""
         return self.environment.test_tasks(seed, self.config.tasks)
@@ -220,17 +202,8 @@ class Study:
     ) -> Tuned:
         """Tune a method on validation tasks.
 
-        Parameters
-        ----------
-        method : Method
-            The method, e.g. from `methods`.
-        budget : TuneConfig
-            Trials, tasks and rounds.
-        on_trial : callable
-            Called after each trial, for a progress bar.
-        settings : sequence of mapping or None
-            A grid of settings to try, scored after all rounds only. None to draw them from the
-            method's ranges, and to score them after a tenth of the rounds, too.
+        By default it tries settings from the method's ranges, scored after a tenth and after all of the
+        rounds; a grid of `settings` is scored after all rounds only.
         """
         tried = candidates(method, budget) if settings is None else settings
         early = [] if settings is not None else [max(1, budget.rounds // 10)]
@@ -238,7 +211,7 @@ class Study:
             method,
             tried,
             self.model,
-            self.start,
+            self.environment.start,
             self.tuning_tasks(budget.tasks),
             self.network(self.config.seeds[0]),
             [*early, budget.rounds],

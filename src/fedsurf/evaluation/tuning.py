@@ -196,19 +196,8 @@ def tune(
 ) -> TunedSettings:
     """Tune methods with equal budgets on the validation tasks of a study.
 
-    Parameters
-    ----------
-    study : Study
-        Data, tasks and network.
-    file : Path or None
-        The file to which every method is added when it is tuned. Methods that are in it are kept,
-        unless `methods` names them.
-    methods : sequence of str
-        Their names; "all" for all that run on the network.
-    budget : TuneConfig
-        The budget of each method.
-    progress : callable
-        Opens a progress bar with a title and a total.
+    `methods` are names; "all" stands for all that run on the network. Each is added to the file, if any,
+    when it is tuned. Methods that are in the file are kept, unless they are named.
 
     Examples
     --------
