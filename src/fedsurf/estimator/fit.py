@@ -31,13 +31,8 @@ from fedsurf.models import SoftmaxHead
 from fedsurf.tasks.groups import group_agents, join_groups, split_examples
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, layer_count
 
-MAX_BATCH_SCORES = 20_000_000
-"""About how many scores of heads are computed at a time."""
 MAX_SMALL_ROWS = 20
 """Rows of a table so small that as many classes as rows are no surprise."""
-TEST_ACCURACIES = ("test_accuracy", "agents_test_accuracy", "alone", "centralised")
-"""Accuracies on test examples: of the consensus model, of each agent's head, of agents who train alone,
-and of scikit-learn on all data in one place; averaged over agents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +81,8 @@ def fit_table(
 ) -> FitResult:
     r"""Train a classifier on a table, as `fedsurf fit` does, and judge it on examples that are held out.
 
-    Parameters
-    ----------
-    data, label, agent, drop, test_share
-        The table, as in `fedsurf.estimator.tables.read_labelled`.
-    progress : callable
-        Opens progress bars.
-    n_jobs, **settings
-        As in `FederatedClassifier`.
+    The table is read by `fedsurf.estimator.tables.read_labelled`; `n_jobs` and `settings` are those of
+    `FederatedClassifier`.
 
     Examples
     --------
@@ -203,12 +192,8 @@ class Predictions:
 def predict_table(model: str | Path, data: str | Path) -> Predictions:
     """Label the rows of a table with a classifier that `fedsurf fit` wrote, as `fedsurf predict` does.
 
-    Parameters
-    ----------
-    model : str or Path
-        The folder of `fedsurf fit`, or its head.safetensors.
-    data : str or Path
-        A .csv or .parquet file with columns of the same names, in any order, or an .npz file with x.
+    `model` is the folder of `fedsurf fit`, or its head.safetensors; `data` a .csv or .parquet file with
+    columns of the same names, in any order, or an .npz file with x.
     """
     saved = SavedClassifier.read(model)
     x, y = read_features(Path(data), saved.features, saved.weight.shape[1], saved.label)
@@ -261,16 +246,11 @@ def alone_accuracy(x: Array, y: Array, owner: Array, test_x: Array, test_y: Arra
 
 def heads_accuracy(heads: torch.Tensor, classes: Array, x: Array, y: Array) -> float:
     """Return the accuracy of heads `[heads, classes, features + 1]`, averaged over them."""
-    given = torch.tensor(x).to(heads.dtype)
-    # Labels that are not among the classes are never right.
-    places = {label: place for place, label in enumerate(classes.tolist())}
-    labels = torch.tensor([places.get(label, -1) for label in y.tolist()])
-    batch = max(1, MAX_BATCH_SCORES // (len(x) * len(classes)))
-    hits = 0
-    for some in heads.split(batch):  # type: ignore[no-untyped-call]
-        scores = given @ some[:, :, :-1].mT + some[:, None, :, -1]
-        hits += int((scores.argmax(2) == labels).sum())
-    return hits / (len(heads) * len(labels))
+    given, hits = torch.tensor(x).to(heads.dtype), 0
+    for head in heads:
+        scores = given @ head[:, :-1].T + head[:, -1]
+        hits += int((classes[scores.argmax(1).numpy()] == y).sum())
+    return hits / (len(heads) * len(y))
 
 
 def centralised_accuracy(x: Array, y: Array, test_x: Array, test_y: Array) -> float:
@@ -286,20 +266,23 @@ def centralised_accuracy(x: Array, y: Array, test_x: Array, test_y: Array) -> fl
 def _test_accuracies(
     model: FederatedClassifier, table: LabelledTable, progress: OpenBar
 ) -> dict[str, float | None]:
+    """Return accuracies on test examples, None without any.
+
+    They are those of the consensus model, of the agents' heads, of agents who train alone, and of
+    scikit-learn on all data in one place; averaged over agents.
+    """
     x, y, test_x, test_y = table.x, table.y, table.test_x, table.test_y
-    if not len(test_y):
-        return dict.fromkeys(TEST_ACCURACIES)
     heads = torch.tensor(np.concatenate([model.agent_coef_, model.agent_intercept_[:, :, None]], 2))
-    works: tuple[Callable[[], float], ...] = (
-        lambda: float(model.score(test_x, test_y)),
-        lambda: heads_accuracy(heads, model.classes_, test_x, test_y),
-        lambda: alone_accuracy(x, y, model.owner_, test_x, test_y),
-        lambda: centralised_accuracy(x, y, test_x, test_y),
-    )
+    works: dict[str, Callable[[], float]] = {
+        "test_accuracy": lambda: float(model.score(test_x, test_y)),
+        "agents_test_accuracy": lambda: heads_accuracy(heads, model.classes_, test_x, test_y),
+        "alone": lambda: alone_accuracy(x, y, model.owner_, test_x, test_y),
+        "centralised": lambda: centralised_accuracy(x, y, test_x, test_y),
+    }
     found: dict[str, float | None] = {}
     with progress("judging", len(works)) as advance:
-        for name, work in zip(TEST_ACCURACIES, works, strict=True):
-            found[name] = work()
+        for name, work in works.items():
+            found[name] = work() if len(test_y) else None
             advance()
     return found
 

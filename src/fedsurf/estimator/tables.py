@@ -47,12 +47,12 @@ class LabelledTable:
     """Features of examples that are held out; possibly no rows."""
     test_y: Array
     """Their labels."""
-    features: tuple[str, ...] | None
-    """The names of the features; None if they have none."""
-    label: str | None
-    """The name of the column of labels; None if it has none."""
-    agent: str | None
-    """The name of the column of agents; None if there is none."""
+    features: tuple[str, ...] | None = None
+    """The names of the features, if they have any."""
+    label: str | None = None
+    """The name of the column of labels, if it has one."""
+    agent: str | None = None
+    """The name of the column of agents, if there is one."""
     agents_held_out: int = 0
     """The number of agents without training examples, because all their rows are held out."""
 
@@ -128,7 +128,7 @@ def read_labelled(
         raise FileError(f"{path}: got the first line {listed(names)}, but it must name the columns")
     ids = None if agent is None else _labels_of(path, agent, frame[agent])
     x, y = _numbers_of(path, frame[features]), _labels_of(path, label, frame[label])
-    return _divide(x, y, ids, test_share, tuple(features), label, agent)
+    return _divide(x, y, ids, test_share, features=tuple(features), label=label, agent=agent)
 
 
 def read_features(
@@ -229,7 +229,7 @@ def _read_npz(path: Path, agent: str | None, test_share: float) -> LabelledTable
     x = _matrix(path, names[0], arrays[names[0]])
     y, ids = labels(names[1], len(x)), None if agent is None else labels(agent, len(x))
     if names == NPZ_WHOLE:
-        return _divide(x, y, ids, test_share, None, None, agent)
+        return _divide(x, y, ids, test_share, agent=agent)
     test_x = _matrix(path, names[2], arrays[names[2]])
     test_y = labels(names[3], len(test_x))
     if test_x.shape[1] != x.shape[1]:
@@ -239,18 +239,10 @@ def _read_npz(path: Path, agent: str | None, test_share: float) -> LabelledTable
     if "U" in (y.dtype.kind, test_y.dtype.kind):
         y = y.astype(str)
         test_y = np.array(spelled_as(np.unique(y), test_y.tolist()))
-    return LabelledTable(x, y, ids, test_x, test_y, None, None, agent)
+    return LabelledTable(x, y, ids, test_x, test_y, agent=agent)
 
 
-def _divide(
-    x: Array,
-    y: Array,
-    agents: Array | None,
-    share: float,
-    features: tuple[str, ...] | None,
-    label: str | None,
-    agent: str | None,
-) -> LabelledTable:
+def _divide(x: Array, y: Array, agents: Array | None, share: float, **names: Any) -> LabelledTable:
     held = split(y, share) if share > 0 else np.zeros(len(y), dtype=bool)
     if held.all():
         raise ValueError(f"test_share: got {share}, but some of {len(y)} rows must be for training")
@@ -258,7 +250,7 @@ def _divide(
     if agents is not None:
         ids = agents[~held]
         lost = len(np.unique(agents)) - len(np.unique(ids))
-    return LabelledTable(x[~held], y[~held], ids, x[held], y[held], features, label, agent, lost)
+    return LabelledTable(x[~held], y[~held], ids, x[held], y[held], agents_held_out=lost, **names)
 
 
 def _numbers_of(path: Path, frame: pd.DataFrame) -> Array:
