@@ -107,12 +107,6 @@ def preset(name: str) -> ExperimentConfig:
     ----------
     name : str
         One of those that `fedsurf train --help` lists, such as "smoke" or "demo".
-
-    Examples
-    --------
-    >>> import fedsurf
-    >>> fedsurf.preset("smoke").task.agents
-    12
     """
     if name not in PRESETS:
         raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(PRESETS)}")
