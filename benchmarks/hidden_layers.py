@@ -30,7 +30,7 @@ STRENGTHS = (1e-3, 3e-3, 1e-2)
 CENTRAL_ITERATIONS = 300
 START = SharedStart()
 Comparison = tuple[ModuleModel, list[Task], list[Task], Network]
-"""What is trained, the validation tasks, the meta-test tasks and the network."""
+"""The model, the validation tasks, the meta-test tasks and the network."""
 
 
 def arguments() -> argparse.Namespace:

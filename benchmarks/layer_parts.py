@@ -66,7 +66,7 @@ TINY, HUGE = -12.0, 3.0
 
 @dataclass(frozen=True)
 class Lack:
-    """What a variant of the layer lacks; nothing by default.
+    """The parts that a variant of the layer lacks; none by default.
 
     Attributes
     ----------

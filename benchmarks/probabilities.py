@@ -69,7 +69,7 @@ PROBLEMS: dict[str, tuple[Draw, tuple[int, ...]]] = {
     "generated, one class 10 %": (generated(0.1), (200, 1000)),
     "generated, one class 3 %": (generated(0.03), (200, 1000)),
 }
-"""What draws the rows, and how many of them are for training."""
+"""The function that draws the rows, and the numbers of training rows that are tried."""
 
 
 def judged(x: np.ndarray, y: np.ndarray, rows: int, seed: int) -> list[float]:

@@ -46,7 +46,7 @@ from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
 from fedsurf.unrolled import TransferableConfig, UDGDConfig
 
 ALGEBRA = {"mm", "bmm", "addmm", "baddbmm", "baddbmm_", "_linalg_eigh", "mv", "dot", "_sparse_mm"}
-"""What counts as linear algebra, as torch calls it."""
+"""Names in torch of the operations that count as linear algebra."""
 OURS = 3
 """How many of the short steps are timed before each of the long ones."""
 

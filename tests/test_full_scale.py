@@ -1,4 +1,4 @@
-"""What only shows at full scale: minutes to an hour, run by `make test-slow`."""
+"""Tests at full scale: minutes to an hour, run by `make test-slow`."""
 
 import resource
 import subprocess

@@ -1,4 +1,4 @@
-"""The benchmark of the layer's parts: every variant lacks what it says, and learns the rest."""
+"""The benchmark of the layer's parts: every variant lacks only the part that it names."""
 
 import importlib.util
 import sys
@@ -63,7 +63,7 @@ def task_of(seed=0, train=8):
 
 
 def after(optimizer, task, rounds):
-    """Return the state after so many of the first rounds, and the network."""
+    """Return the state after the first `rounds` rounds, and the network."""
     network = Recording(lopsided_graph())
     algorithm = optimizer.on(SoftmaxHead(FEATURES, CLASSES), ROUNDS)
     state = algorithm.init(task, network, random_data.seeded(0))

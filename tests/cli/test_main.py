@@ -221,6 +221,16 @@ def test_damaged_and_foreign_checkpoints_exit_with_1_and_name_the_file(
     assert "there is no such run folder" in capsys.readouterr().err
 
 
+def test_escape_codes_of_a_file_do_not_reach_the_terminal(trained, tmp_path, capsys):
+    content = json.loads((trained / "config.json").read_text())
+    content["data"]["folder"] = "\x1b[31mred"
+    for name in ("config.json", "best.safetensors", "data.json"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert run(["evaluate", str(tmp_path)]) == 1
+    assert r"folder: got \x1b[31mred" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["star", "ring", "complete"])
 def test_every_kind_of_network_trains(tmp_path: Path, kind: str) -> None:
     options = ["--network.graph.kind", kind, "--optimizer.filter-order", "1"]

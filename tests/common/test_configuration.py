@@ -98,6 +98,7 @@ def test_a_whole_number_may_stand_for_a_float_and_nothing_else_may():
         ({"name": 5}, r"^configuration\.name: got 5.* str"),
         ({"share": "much"}, r"^configuration\.share: got 'much'.* float"),
         ({"share": False}, r"^configuration\.share: got False.* float"),
+        ({"share": 10**400}, r"^configuration\.share: got 10{400}, but it must be float"),
         ({"inner": {"rate": "x", "kind": "a"}}, r"^configuration\.inner\.rate: got 'x'.* float"),
         ({"inner": {"rate": 1.0, "kind": 1}}, r"^configuration\.inner\.kind: got 1"),
         (

@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from fedsurf.common.files import (
     FileError,
+    read_columns,
     read_json,
     read_json_lines,
     read_metadata,
@@ -144,3 +145,9 @@ def test_a_file_of_json_lines_is_read_line_by_line(tmp_path):
     path.write_text('{"step": 1}\n{"ste')
     with pytest.raises(FileError, match=r"log\.jsonl: truncated, damaged or not lines of JSON"):
         read_json_lines(path)
+
+
+def test_the_reason_of_the_csv_reader_ends_without_a_line_break(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(FileError, match=r"line 3, saw 3\)$"):
+        read_columns(tmp_path / "a.csv", ["a"])

@@ -16,7 +16,7 @@ from experiments import CONFIG, features
 from kill_and_resume import contents
 
 from fedsurf.common.files import FileError, read_metadata
-from fedsurf.common.writing import lock_folder
+from fedsurf.common.writing import lock_folder, write_tensors
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.pretrained.config import PretrainConfig
@@ -340,6 +340,38 @@ def test_a_damaged_run_is_an_error_that_names_the_file(whole, data, tmp_path):
     )
     with pytest.raises(FileError, match=r"progress\.json: there is no such file"):
         Experiment(CONFIG, data).train(no_progress, resume=True)
+
+
+@pytest.mark.parametrize("content", [None, 5, [], {}, {"validations": [5]}])
+def test_files_of_a_run_with_other_content_are_errors_that_name_them(
+    whole, data, tmp_path, content
+):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole[0], copy)
+    (copy / "state-00000010" / "progress.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match=r"progress\.json: .*damaged"):
+        Experiment(CONFIG, data).train(copy, resume=True)
+    (copy / "data.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match=r"data\.json: .*damaged"):
+        Experiment(CONFIG, data).check_data(RunFolder(copy))
+    write_tensors(copy / "best.safetensors", {}, {})
+    with pytest.raises(FileError, match=r"best\.safetensors: .*damaged"):
+        Experiment.load(copy, data)
+    (copy / "config.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match=r"config\.json: damaged|copy: configuration: lacks"):
+        Experiment.load(copy, data)
+
+
+@pytest.mark.parametrize("name", ["layers", "filter_order", "batch_size"])
+def test_an_optimizer_larger_than_its_file_is_not_built(whole, data, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(whole[0], copy)
+    content = json.loads((copy / "config.json").read_text())
+    content["optimizer"][name] = 10**12
+    (copy / "config.json").write_text(json.dumps(content))
+    write_tensors(copy / "best.safetensors", {}, {"config": content})
+    with pytest.raises(FileError, match=rf"best\.safetensors: {name}: got {10**12}, but the file"):
+        Experiment.load(copy, data)
 
 
 def test_the_data_of_a_run_may_move_and_its_settings_may_not_change(whole, data, tmp_path):

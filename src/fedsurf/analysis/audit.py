@@ -109,7 +109,7 @@ class Audit:
     rows: list[Row]
     """The untouched optimizer first, then one row for each intervention."""
     verdict: Verdict
-    """What it has learned."""
+    """The judgement of what it has learned."""
 
     @property
     def sentence(self) -> str:

@@ -22,7 +22,7 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an optimizer has learned."""
+    """The judgement of what an optimizer has learned."""
 
     kind: Kind
     """One of five kinds; `judge` has the rule."""

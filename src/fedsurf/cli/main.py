@@ -26,7 +26,7 @@ from typing import Any
 import tyro
 
 from fedsurf import __version__
-from fedsurf.common.checks import is_out_of_memory
+from fedsurf.common.checks import is_out_of_memory, printable
 
 COMMANDS = {
     "demo": "demo",
@@ -51,6 +51,8 @@ DESCRIPTION = (
     "Learned federated optimizers: use, meta-train and compare them. "
     "`fedsurf COMMAND --help` explains a command, `fedsurf --version` prints the version."
 )
+MAX_LINE_CHARACTERS = 4000
+"""Length of the longest line of an error."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
@@ -182,5 +184,6 @@ def _way_to_resume(arguments: list[str]) -> str:
 def _failed(message: str, code: int) -> int:
     from fedsurf.cli.console import err
 
-    err.print(f"error: {message}", soft_wrap=True, style="red")
+    lines = [printable(line, MAX_LINE_CHARACTERS) for line in message.splitlines()]
+    err.print("error: " + "\n".join(lines), soft_wrap=True, style="red")
     return code

@@ -1,6 +1,7 @@
 """Conversion of configurations, which are frozen dataclasses, to plain data for JSON and back."""
 
 import dataclasses
+import sys
 import types
 import typing
 from pathlib import Path
@@ -85,7 +86,7 @@ def _value(hint: Any, content: Any, where: str) -> Any:
         if not isinstance(content, str):
             raise ValueError(f"{where}: got {content!r}, but it must be a path")
         return Path(content)
-    if hint is float and type(content) is int:
+    if hint is float and type(content) is int and abs(content) <= sys.float_info.max:
         return float(content)
     if type(content) is not hint:
         raise ValueError(f"{where}: got {content!r}, but it must be {hint.__name__}")

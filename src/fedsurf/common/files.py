@@ -87,7 +87,9 @@ def reading(path: Path, kind: str, limit: int | None = None) -> Iterator[None]:
     except MemoryError as error:
         raise FileError(f"{path}: needs more memory than there is ({error})") from error
     except Exception as error:  # readers of damaged files raise errors of many types
-        raise FileError(f"{path}: truncated, damaged or not {kind} ({error})") from error
+        raise FileError(
+            f"{path}: truncated, damaged or not {kind} ({str(error).strip()})"
+        ) from error
 
 
 def read_json(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What `fedsurf fit` and `fedsurf predict` compute: a classifier from a file, and labels from a classifier."""
+"""Training a classifier on a table, and labelling a table, as `fedsurf fit` and `fedsurf predict` do."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 from fedsurf.algorithms import Start
 from fedsurf.common.checks import check_kind
 from fedsurf.common.configuration import differences
-from fedsurf.common.files import FileError, read_json
+from fedsurf.common.files import FileError, read_json, reading
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.writing import lock_folder, write_json
 from fedsurf.evaluation.config import ExperimentConfig
@@ -124,7 +124,9 @@ class Experiment:
 
     def check_data(self, folder: RunFolder) -> None:
         """Raise where the data is not that with which the run in a folder began."""
-        found = fingerprint_difference(read_json(folder.data), fingerprint(self.features))
+        stored, own = read_json(folder.data), fingerprint(self.features)
+        with reading(folder.data, "the fingerprint of a run's data"):
+            found = fingerprint_difference(stored, own)
         if found is not None:
             raise FileError(
                 f"{folder.path}: the data, {self.config.data.source}, is not what this run was "
@@ -189,4 +191,10 @@ def _read_config(folder: RunFolder) -> ExperimentConfig:
         )
     config = folder.read_config(ExperimentConfig)
     folder.check_best(config)
+    sizes = {
+        name: getattr(config.optimizer, name) for name in ("layers", "filter_order", "batch_size")
+    }
+    for name, size in sizes.items():
+        if 4 * size > folder.best.stat().st_size:  # before anything of this size is built
+            raise FileError(f"{folder.best}: {name}: got {size}, but the file is too small")
     return config

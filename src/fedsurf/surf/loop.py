@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.common.files import FileError, read_json, read_metadata, read_tensors_into
+from fedsurf.common.files import FileError, read_json, read_metadata, read_tensors_into, reading
 from fedsurf.common.writing import (
     TEMPORARY_PATTERN,
     json_text,
@@ -97,7 +97,9 @@ class RunFolder:
         """Read the resolved configuration as plain JSON."""
         if not self.path.is_dir():
             raise FileError(f"{self.path}: there is no such run folder")
-        content: dict[str, Any] = read_json(self.path / "config.json")
+        content = read_json(self.path / "config.json")
+        if not isinstance(content, dict):
+            raise FileError(f"{self.path / 'config.json'}: damaged, it must be a table of fields")
         return content
 
     def read_config(self, kind: type[Config]) -> Config:
@@ -109,7 +111,8 @@ class RunFolder:
 
     def check_best(self, config: Any) -> None:
         """Raise unless the best optimizer was trained with this configuration; the data may have moved."""
-        found = differences(read_metadata(self.best)["config"], to_dict(config))
+        with reading(self.best, "the best optimizer of a run"):
+            found = differences(read_metadata(self.best)["config"], to_dict(config))
         found = [name for name in found if not name.startswith("data.folder ")]
         if found:
             raise FileError(
@@ -144,8 +147,9 @@ class RunFolder:
             return []
         newest = states[-1]
         progress = read_json(newest / "progress.json")
-        records = [_validation(record) for record in progress.pop("validations")]
-        found = differences(progress, _settings(training))
+        with reading(newest / "progress.json", "the progress of a run"):
+            records = [_validation(record) for record in progress.pop("validations")]
+            found = differences(progress, _settings(training))
         if found:
             raise ValueError(
                 f"{self.path}: holds a run with other settings, which differ in {', '.join(found)}; "

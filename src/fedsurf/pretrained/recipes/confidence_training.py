@@ -34,7 +34,7 @@ class Observations:
     """Observed heads of a problem."""
 
     known: Tensor
-    """What their agents know, `[heads, INPUTS]`."""
+    """Inputs that their agents know, `[heads, INPUTS]`."""
     losses: Tensor
     """Their losses relative to guessing, for each factor of their logits, `[heads, FACTORS]`."""
 

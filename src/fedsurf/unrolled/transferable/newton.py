@@ -312,7 +312,7 @@ class _Factors(NamedTuple):
     leading: Tensor
     """Multiplies it along the curvature's axes, in addition, `[agents, classes, k]`."""
     fade: Tensor
-    """Multiplies the head of before."""
+    """Multiplies the previous head."""
     bias: Tensor
     """Multiplies the residuals' sum."""
 
