@@ -140,11 +140,6 @@ class ValidationRecord:
         held: list[bool] = within_error(slack, error).tolist()
         return held
 
-    @property
-    def violation(self) -> float:
-        """The largest mean slack, at least 0."""
-        return max(0.0, *self.slack)
-
 
 class MetaTraining:
     """SURF's primal-dual steps, which train an optimizer in place.
