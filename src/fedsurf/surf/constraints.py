@@ -206,12 +206,9 @@ class DescendingProblem(cooper.ConstrainedMinimizationProblem):
         coefficient = None
         if penalty:
             formulation = cooper.formulations.AugmentedLagrangian
-            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(
-                torch.tensor(penalty, dtype=dtype)
-            )
-        self.multiplier = cooper.multipliers.DenseMultiplier(
-            num_constraints=constraints, dtype=dtype
-        )
+            strength = torch.tensor(penalty, dtype=dtype)
+            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(strength)
+        self.multiplier = cooper.multipliers.DenseMultiplier(constraints, dtype=dtype)
         self.descending = cooper.Constraint(
             constraint_type=cooper.ConstraintType.INEQUALITY,
             formulation_type=formulation,

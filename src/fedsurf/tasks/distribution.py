@@ -194,9 +194,8 @@ class TaskDistribution:
             share = round(len(own) * self.config.test_examples / per_agent)
             tests = min(max(1, share), len(own) - 1)
             for part, wanted in ((order[tests:], here & ~is_test), (order[:tests], here & is_test)):
-                places[wanted] = part[
-                    torch.randint(len(part), (int(wanted.sum()),), generator=generator)
-                ]
+                drawn = torch.randint(len(part), (int(wanted.sum()),), generator=generator)
+                places[wanted] = part[drawn]
         return places
 
     def _lay_out(self, labels: Tensor, places: Tensor, part: Tensor, sizes: Tensor) -> Examples:

@@ -168,9 +168,8 @@ class Projection:
         """Fit on training features `[examples, features]`; None keeps all components."""
         features = x.shape[1]
         if rotate and components is not None:
-            check_count(
-                components, "components", 1, ", the number of features before PCA", features
-            )
+            reason = ", the number of features before PCA"
+            check_count(components, "components", 1, reason, features)
         mean = torch.zeros(features, dtype=torch.float64)
         for chunk in _chunks(x):
             mean += chunk.sum(0) / len(x)

