@@ -69,6 +69,10 @@ def _nearest(path: Path) -> Path:
 
 
 def _check_writable(place: Path, argument: str, got: Path) -> None:
+    if not place.is_dir():
+        raise ValueError(
+            f"{argument}: got {str(got)!r}, but {place} is a file, and nothing can be in a file"
+        )
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
