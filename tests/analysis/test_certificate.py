@@ -229,8 +229,8 @@ class TestOfARun:
         ("arguments", "message"),
         [
             ({"tasks": 1}, "tasks: got 1, but it must be at least 2"),
-            ({"training_tasks": 1}, "training_tasks: got 1, but it must be from 2 to 4"),
-            ({"training_tasks": 5}, "training_tasks: got 5, but it must be from 2 to 4"),
+            ({"training_tasks": 1}, "training_tasks: got 1, but it must be between 2 and 4"),
+            ({"training_tasks": 5}, "training_tasks: got 5, but it must be between 2 and 4"),
             ({"confidence": 95}, "confidence: got 95"),
         ],
     )

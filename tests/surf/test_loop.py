@@ -20,12 +20,6 @@ def test_constraints_hold_within_two_standard_errors():
     assert not replace(record(1, 1.0, 0.0), slack=[float("nan"), 0.0]).feasible
 
 
-def test_the_violation_is_the_largest_slack_above_0():
-    assert record(1, 1.0, 0.7).violation == 0.7
-    assert record(1, 1.0, -0.7).violation == 0.0
-    assert ValidationRecord(1, 1.0, 0.5, 0.5, [0.3], [0.1], [0.0]).violation == 0.3
-
-
 def test_without_constraints_the_lowest_loss_wins():
     records = [record(1, 0.5, -1.0), record(2, 0.3, 9.0), record(3, 0.4, -1.0)]
     assert choose(records, constrained=False) == (records[1], RULES["loss"])

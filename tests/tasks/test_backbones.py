@@ -153,18 +153,6 @@ def test_progress_goes_to_the_standard_error_stream(capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("images", "words"),
-    [
-        (IMAGES.astype(np.float32), "images: got float32"),
-        (IMAGES[0], r"images: got uint8 of shape \[8, 8, 3\]"),
-    ],
-)
-def test_arrays_other_than_images_are_refused(images, words):
-    with pytest.raises(ValueError, match=words):
-        ModuleBackbone("mine", network()).features(images)
-
-
 def test_the_output_of_a_module_is_checked():
     with pytest.raises(ValueError, match=r"module: mine returned .* a row for each"):
         ModuleBackbone("mine", nn.Flatten(0, 1)).features(IMAGES)

@@ -217,9 +217,9 @@ def test_impossible_configurations_are_errors_that_name_the_field(change, messag
 
 def test_the_pool_must_have_a_label_of_a_class_for_each_example():
     x, y = pool(5)
-    with pytest.raises(ValueError, match=r"^y: got label 2, .* between 0 and 1"):
+    with pytest.raises(ValueError, match=r"^y: got labels from 0 to 2, .* between 0 and 1"):
         TaskDistribution(x, y, 2, SMALL)
-    with pytest.raises(ValueError, match=r"^y: got label -1"):
+    with pytest.raises(ValueError, match=r"^y: got labels from -1 to"):
         TaskDistribution(x, y - 1, 3, SMALL)
     with pytest.raises(ValueError, match=r"^y: got torch.int64 of shape \[14\], .* \[15\]"):
         TaskDistribution(x, y[1:], 3, SMALL)

@@ -173,14 +173,6 @@ def test_the_cache_distinguishes_data_weights_names_and_sizes(home):
     assert len(list((home / "features").iterdir())) == 6
 
 
-def test_without_the_cache_nothing_is_read_or_written(home):
-    module = Counting()
-    for _ in range(2):
-        features_of(IMAGES, OWN, module=module, progress=False, cache=False)
-    assert module.seen == 120
-    assert not (home / "features").exists()
-
-
 def test_a_damaged_cache_is_reported_and_computed_again(home, caplog):
     module = Counting()
     first = features_of(IMAGES, OWN, module=module, progress=False)
@@ -220,15 +212,15 @@ class Doubled(Shifted):
         return 2 * (x - self.by).flatten(1).square()
 
 
-def test_the_cache_distinguishes_buffers_and_code_of_a_module(home):
-    def of_all(**options):
-        modules = (Shifted(0.0), Shifted(0.9), Doubled(0.0))
-        return [
-            features_of(IMAGES, OWN, module=one, progress=False, **options).train_x
-            for one in modules
-        ]
+def test_the_cache_distinguishes_buffers_and_code_of_a_module(home, monkeypatch):
+    def features(module):
+        return features_of(IMAGES, OWN, module=module, progress=False).train_x
 
-    found, fresh = of_all(), of_all(cache=False)
+    modules = (Shifted(0.0), Shifted(0.9), Doubled(0.0))
+    found, fresh = [features(module) for module in modules], []
+    for number, module in enumerate(modules):
+        monkeypatch.setenv("FEDSURF_HOME", str(home / f"empty-{number}"))
+        fresh.append(features(module))
     for one, other in zip(found, fresh, strict=True):
         torch.testing.assert_close(one, other)
     assert not torch.equal(found[0], found[1])

@@ -3,8 +3,7 @@
 An optimizer that learns takes all that it knows of a task from the agents' training examples. So it
 falls to chance where these carry no information, and does not depend on the names of the classes. An
 optimizer that has learned the classifier of its meta-training classes does well without data, and fails
-where labels are renamed. An audit runs an optimizer on the same tasks, untouched and under
-`interventions`, and judges it by a rule (`judge`).
+where labels are renamed.
 """
 
 from __future__ import annotations
@@ -78,9 +77,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return means over tasks and their standard errors, for JSON and CSV."""
         content: dict[str, Any] = {
-            "name": self.name,
-            "title": self.title,
-            "expected": self.expected,
+            name: getattr(self, name) for name in ("name", "title", "expected")
         }
         for name in ("accuracy", "change", "chance", "centralised"):
             values = getattr(self, name)
@@ -149,19 +146,10 @@ def audit(
 ) -> Audit:
     """Run an optimizer on a study's meta-test tasks, untouched and under interventions.
 
-    Parameters
-    ----------
-    subject : Subject, Experiment, Transferable, Path or str
-        The optimizer: a subject, or what `Subject.of` takes.
-    study : Study or None
-        The data, the tasks (at least 2) and the network; the subject's own where None. Only the first of
-        its seeds is used.
-    other : Study, str or None
-        Other data, or its source, for classes that were not in meta-training.
-    agents : sequence of int or None
-        Other numbers of agents; half and twice as many as the study's where None.
-    progress : callable
-        Opens a progress bar with a title and a total.
+    `subject` is the optimizer, or what `Subject.of` takes. `study` has the data, the tasks (at least 2) and
+    the network, by default the subject's own; only the first of its seeds is used. `other` is other data, or
+    its source, with classes that were not in meta-training. `agents` are other numbers of agents, by default
+    half and twice as many as the study's. `progress` opens a bar with a title and a total.
 
     Examples
     --------
@@ -225,13 +213,10 @@ class _Runs:
             intervene(task, seeded(self.seed, "audit", row.name, number))
             for number, task in enumerate(self.tasks)
         ]
-        accuracy = self._run(row.title, tasks, self.network)
+        row = self._on_same_examples(row, tasks, self.network)
         same = row.expected == "same"
         ceiling = self.centralised if same else self._ceiling(self.method, tasks)
-        change = accuracy - self.accuracy
-        return replace(
-            row, accuracy=accuracy, chance=_chances(tasks), centralised=ceiling, change=change
-        )
+        return replace(row, chance=_chances(tasks), centralised=ceiling)
 
     def over_network(self, row: Row, config: NetworkConfig) -> Row:
         """Run on the same tasks over another network."""
@@ -239,11 +224,7 @@ class _Runs:
             network = self.study.network(self.seed, config)
         except ValueError as error:
             return replace(row, note=f"not possible ({error})")
-        accuracy = self._run(row.title, self.tasks, network)
-        change = accuracy - self.accuracy
-        return replace(
-            row, accuracy=accuracy, chance=self.chance, centralised=self.centralised, change=change
-        )
+        return self._on_same_examples(row, self.tasks, network)
 
     def with_agents(self, number: int) -> Row:
         """Run with another number of agents, each with as many examples as before."""
@@ -265,17 +246,12 @@ class _Runs:
                 task = replace(other.config.task, classes_per_task=classes)
                 other = Study(replace(other.config, task=task), features=other.features)
             return self._elsewhere(Row("unseen", f"on {name}", note=note), other)
-        row = Row("unseen", "unseen classes")
         if _saw(self.subject, source):
             note = f"not here: its meta-training had all classes of {source}; name other data"
-            return replace(row, note=note)
-        return replace(
-            row,
-            accuracy=self.accuracy,
-            chance=self.chance,
-            centralised=self.centralised,
-            note=f"all of {source}, which its meta-training did not have",
-        )
+            return Row("unseen", "unseen classes", note=note)
+        note = f"all of {source}, which its meta-training did not have"
+        row = Row("unseen", "unseen classes", accuracy=self.accuracy, note=note)
+        return replace(row, chance=self.chance, centralised=self.centralised)
 
     def _elsewhere(self, row: Row, study: Study) -> Row:
         """Run on the tasks of another study, over its network."""
@@ -293,6 +269,12 @@ class _Runs:
             centralised=self._ceiling(_tuned_centralised(study), tasks),
             note=note,
         )
+
+    def _on_same_examples(self, row: Row, tasks: Sequence[Task], network: Network) -> Row:
+        """Run, and compare with the untouched run."""
+        accuracy = self._run(row.title, tasks, network)
+        row = replace(row, accuracy=accuracy, change=accuracy - self.accuracy)
+        return replace(row, chance=self.chance, centralised=self.centralised)
 
     def _run(self, title: str, tasks: Sequence[Task], network: Network) -> Tensor:
         """Return the subject's pooled accuracy after its last step on every task."""

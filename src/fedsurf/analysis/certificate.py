@@ -20,10 +20,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_count
+from fedsurf.common.checks import check_count, check_fraction
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator
-from fedsurf.common.statistics import check_confidence, mean_interval, upper_limit
+from fedsurf.common.statistics import mean_interval, upper_limit
 from fedsurf.common.writing import plain, write_json, write_rows
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.surf import unroll
@@ -119,45 +119,32 @@ class Fall:
 class Certificate:
     """The theorems' quantities, measured on meta-test tasks.
 
-    Attributes
-    ----------
-    subject : str
-        The name of the optimizer.
-    tasks, training_tasks : int
-        Numbers of meta-test and meta-training tasks.
-    confidence : float
-        The level of all intervals and limits.
-    gradient : str
-        The gradient norm that was measured, in words.
-    layers : DataFrame
-        Measurements at the start, which is layer 0 and has no constraint, and at every layer. Values
-        are means over meta-test tasks; ``_low`` and ``_high`` are the ends of confidence intervals.
+    `layers` has the measurements at the start, which is layer 0 and has no constraint, and at every layer.
+    Values are means over meta-test tasks; ``_low`` and ``_high`` are the ends of confidence intervals.
 
-        - ``norm``, ``norm_low``, ``norm_high``, ``norm_spread``: E‖∇f(W_l)‖ and the standard deviation.
-        - ``largest_norm``: the largest gradient norm of any meta-test or meta-training task.
-        - ``slack``, ``slack_low``, ``slack_high``: ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖, above 0 if violated.
-        - ``slack_limit``: the upper confidence limit of the mean slack, at all layers at once.
-        - ``training_slack``, ``sample_error``: the slack on meta-training tasks, and its distance from it.
-        - ``violated``, ``failed``: the shares of tasks whose slack is above 0, and above ζ (δ).
-        - ``before_where_held``: ‖∇f(W_{l−1})‖ where the constraint did not fail, divided by that of all
-          tasks. The theorems' proof assumes that it is at most 1.
-    per_run : Bound
-        As in the proof: δ is the share of runs whose constraint fails, at the worst layer.
-    in_mean : Bound
-        For constraints on means, as meta-training imposes them: δ = 0, and ζ is the upper confidence
-        limit of the mean slack at the worst layer.
-    fall : Fall
-        How fast the gradient norm falls.
+    - ``norm``, ``norm_low``, ``norm_high``, ``norm_spread``: E‖∇f(W_l)‖ and the standard deviation.
+    - ``largest_norm``: the largest gradient norm of any meta-test or meta-training task.
+    - ``slack``, ``slack_low``, ``slack_high``: ‖∇f(W_l)‖ − (1 − ε)‖∇f(W_{l−1})‖, above 0 if violated.
+    - ``slack_limit``: the upper confidence limit of the mean slack, at all layers at once.
+    - ``training_slack``, ``sample_error``: the slack on meta-training tasks, and its distance from it.
+    - ``violated``, ``failed``: the shares of tasks whose slack is above 0, and above ζ (δ).
+    - ``before_where_held``: ‖∇f(W_{l−1})‖ where the constraint did not fail, divided by that of all
+      tasks. The theorems' proof assumes that it is at most 1.
     """
 
     subject: str
     tasks: int
     training_tasks: int
     confidence: float
+    """The level of all intervals and limits."""
     gradient: str
+    """The gradient norm that was measured, in words."""
     layers: pd.DataFrame
     per_run: Bound
+    """As in the proof: δ is the share of runs whose constraint fails, at the worst layer."""
     in_mean: Bound
+    """For constraints on means, as meta-training imposes them: δ = 0, and ζ is the upper confidence limit
+    of the mean slack at the worst layer."""
     fall: Fall
 
     @property
@@ -223,24 +210,13 @@ def certify(
     gradient_examples: GradientExamples | None = None,
     progress: OpenBar = silent,
 ) -> Certificate:
-    """Measure the theorems' quantities for a meta-trained optimizer.
+    """Measure the theorems' quantities for a meta-trained optimizer, or the one in a run folder.
 
-    Parameters
-    ----------
-    run : Experiment or Path or str
-        A trained experiment, or the folder of one.
-    tasks : int
-        The number of meta-test tasks, at least 2, the same as those of `evaluate`.
-    training_tasks : int or None
-        The number of meta-training tasks, for the sample error; by default as many as meta-test
-        tasks, and at most as many as meta-training had.
-    confidence : float
-        The level of intervals and limits.
-    gradient_examples : {"mini-batch", "all"} or None
-        The examples on which gradients are taken; those of the constraints where None. The noise of
-        mini-batches makes constraints fail that hold on all examples.
-    progress : callable
-        Opens a progress bar with a title and a total.
+    There are at least 2 meta-test tasks, the same as those of `evaluate`, and by default as many
+    `training_tasks`, for the sample error, at most as many as meta-training had. `confidence` is the level of
+    intervals and limits. Gradients are taken on `gradient_examples`, by default those of the constraints;
+    the noise of mini-batches makes constraints fail that hold on all examples. `progress` opens a bar with a
+    title and a total.
 
     Examples
     --------
@@ -250,16 +226,13 @@ def certify(
     >>> found.per_run.vacuous, len(found.layers)
     ('infinite', 4)
     """
-    check_confidence(confidence)
+    check_fraction(confidence, "confidence")
     check_count(tasks, "tasks", 2, ", for confidence intervals")
     experiment = run if isinstance(run, Experiment) else Experiment.load(Path(run))
     config, optimizer = experiment.config, experiment.optimizer
     available = config.surf.tasks
     count = min(tasks, available) if training_tasks is None else training_tasks
-    if not 2 <= count <= available:
-        raise ValueError(
-            f"training_tasks: got {count}, but it must be from 2 to {available}, as in meta-training"
-        )
+    check_count(count, "training_tasks", 2, ", as in meta-training", available)
     test, draw = experiment.test_tasks(tasks), experiment.tasks.train.draw
     training = [draw(generator(config.seed, "train-task", number)) for number in range(count)]
     imposed = config.surf.descent
@@ -295,18 +268,10 @@ def certificate_of(
     subject: str = "optimizer",
     confidence: float = 0.95,
 ) -> Certificate:
-    """Make a certificate from gradient norms at W_0 … W_L.
+    """Make a certificate from gradient norms at W_0 … W_L on meta-test and meta-training tasks.
 
-    Parameters
-    ----------
-    norms, training_norms : Tensor
-        On meta-test and meta-training tasks, `[tasks, layers + 1]`, at least 2 tasks each.
-    descent : DescentConfig
-        The constraints. Whatever their form, the slack is the theorems' difference of norms.
-    subject : str
-        The name of the optimizer.
-    confidence : float
-        The level of intervals and limits.
+    Each is `[tasks, layers + 1]`, of at least 2 tasks. Whatever the form of the constraints, the slack is
+    the theorems' difference of norms.
     """
     norms, training_norms = norms.double(), training_norms.double()
     for argument, values in (("norms", norms), ("training_norms", training_norms)):

@@ -50,15 +50,10 @@ class Subject:
 
     @staticmethod
     def of(optimizer: Experiment | Transferable | Path | str, rounds: int | None = None) -> Subject:
-        """Return the optimizer of a run, or a pretrained one.
+        """Return the optimizer of a run, or a pretrained one, by default with 20 rounds.
 
-        Parameters
-        ----------
-        optimizer : Experiment, Transferable, Path or str
-            An optimizer, or where it is: the folder of a run, the name of a pretrained optimizer or a
-            `.safetensors` file of one.
-        rounds : int or None
-            The number of rounds of a pretrained optimizer; 20 where None.
+        Instead of an optimizer, it takes the folder of a run, the name of a pretrained optimizer or a
+        `.safetensors` file of one.
         """
         if isinstance(optimizer, Path | str):
             optimizer = _load(optimizer)

@@ -27,12 +27,7 @@ class Cache:
 
     The file name has the first digits of the SHA-256 of the content's canonical JSON. The whole
     content is stored too and compared when an entry is read, so that a collision, a stale or a damaged
-    file is never used.
-
-    Parameters
-    ----------
-    folder : Path or None
-        Where the files are; None caches nothing.
+    file is never used. Without a folder, nothing is cached.
 
     Examples
     --------

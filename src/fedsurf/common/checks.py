@@ -19,9 +19,13 @@ def check_whole(value: object, argument: str, otherwise: str = "") -> None:
         raise TypeError(f"{argument}: got {value!r}, but it must be a whole number{also}")
 
 
-def check_count(value: int, argument: str, least: int = 1, why: str = "") -> None:
-    """Raise unless a value is a whole number of at least `least`; `why` gives the reason."""
+def check_count(
+    value: int, argument: str, least: int = 1, why: str = "", most: int | None = None
+) -> None:
+    """Raise unless a value is a whole number from `least` to `most`; `why` gives the reason."""
     check_whole(value, argument)
+    if most is not None and not least <= value <= most:
+        raise ValueError(f"{argument}: got {value}, but it must be between {least} and {most}{why}")
     if value < least:
         raise ValueError(f"{argument}: got {value}, but it must be at least {least}{why}")
 
@@ -31,6 +35,13 @@ def check_share(value: float, argument: str) -> None:
     check_number(value, argument)
     if not 0 <= value <= 1:
         raise ValueError(f"{argument}: got {value}, but it must be between 0 and 1")
+
+
+def check_fraction(value: float, argument: str) -> None:
+    """Raise unless a value is a number between 0 and 1, both excluded."""
+    check_number(value, argument)
+    if not 0 < value < 1:
+        raise ValueError(f"{argument}: got {value}, but it must be above 0 and below 1")
 
 
 def check_positive(value: float, argument: str) -> None:

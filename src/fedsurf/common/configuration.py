@@ -7,6 +7,8 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedsurf.common.checks import check_option
+
 Config = TypeVar("Config")
 
 
@@ -76,15 +78,9 @@ def _value(hint: Any, content: Any, where: str) -> Any:
             raise ValueError(f"{where}: got {content!r}, but it must be a list")
         return tuple(_value(typing.get_args(hint)[0], item, where) for item in content)
     if typing.get_origin(hint) is typing.Literal:
-        options = typing.get_args(hint)
-        if content not in options:
-            raise ValueError(
-                f"{where}: got {content!r}, but it must be {' or '.join(map(repr, options))}"
-            )
+        check_option(content, hint, where)
         return content
-    if hint is Path:
-        if not isinstance(content, str):
-            raise ValueError(f"{where}: got {content!r}, but it must be a path")
+    if hint is Path and isinstance(content, str):
         return Path(content)
     if hint is float and type(content) is int and abs(content) <= sys.float_info.max:
         return float(content)

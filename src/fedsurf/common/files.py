@@ -37,17 +37,6 @@ MAX_UNPACKED_RATIO = 200
 """Size in memory of larger data, compared with the size of their file."""
 MAX_MESSAGE_CHARACTERS = 1000
 """Length of the longest message of a `FileError`."""
-_DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-"""The names of types in safetensors and in torch."""
 
 
 class FileError(ValueError):
@@ -148,8 +137,6 @@ def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
 
     Names, shapes and types must agree; otherwise nothing is read or changed.
     """
-    import torch
-
     metadata = read_metadata(path)
     with _opened(path) as file:
         names = set(file.keys())
@@ -159,18 +146,19 @@ def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
                 f"and has the unknown ones {listed(sorted(names - set(into)))}"
             )
         for name, tensor in into.items():
-            stored = file.get_slice(name)
-            shape, dtype = stored.get_shape(), stored.get_dtype()
-            if getattr(torch, _DTYPES.get(dtype, ""), dtype) != tensor.dtype:
-                raise FileError(
-                    f"{path}: {name} is {_DTYPES.get(dtype, dtype)}, but {tensor.dtype} was expected"
-                )
+            shape = file.get_slice(name).get_shape()
             if shape != list(tensor.shape):
                 raise FileError(
                     f"{path}: {name} has shape {shape}, but {list(tensor.shape)} was expected"
                 )
+        stored = {name: file.get_tensor(name) for name in into}  # mapped, not in memory yet
         for name, tensor in into.items():
-            tensor.detach().copy_(file.get_tensor(name))
+            if stored[name].dtype != tensor.dtype:
+                raise FileError(
+                    f"{path}: {name} is {stored[name].dtype}, but {tensor.dtype} was expected"
+                )
+        for name, tensor in into.items():
+            tensor.detach().copy_(stored[name])
     return metadata
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from fedsurf.common.checks import check_fraction
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -30,12 +32,6 @@ def finite(value: Tensor) -> float | None:
     return float(value) if value.isfinite() else None
 
 
-def check_confidence(confidence: float) -> None:
-    """Raise unless a value is a level of confidence."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence: got {confidence}, but it must be between 0 and 1")
-
-
 def mean_interval(values: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean along the first dimension, and the ends of its two-sided t interval."""
     low, high = _t_interval(values, confidence, "two-sided")
@@ -48,7 +44,7 @@ def upper_limit(values: Tensor, confidence: float) -> Tensor:
 
 
 def _t_interval(values: Tensor, confidence: float, alternative: str) -> tuple[Tensor, Tensor]:
-    check_confidence(confidence)
+    check_fraction(confidence, "confidence")
     if len(values) < 2:
         raise ValueError(f"values: got {len(values)}, but a confidence limit takes at least 2")
     from scipy.stats import ttest_1samp

@@ -86,7 +86,7 @@ def _check_writable(place: Path, argument: str, got: Path) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary file name, and rename the file to `path` once the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _temporary_folder(path.parent, path.name) as folder, _named(path, folder):
+    with _temporary_folder(path, path.parent) as folder:
         temporary = folder / path.name
         temporary.touch()
         yield temporary
@@ -98,11 +98,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Give a temporary folder, and rename it to `path` once the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _temporary_folder(path.parent, path.name) as folder:
-        with _named(path, folder):
-            yield folder
-            for file in folder.iterdir():
-                _finish(file)
+    with _temporary_folder(path, path.parent) as folder:
+        yield folder
+        for file in folder.iterdir():
+            _finish(file)
         folder.chmod(0o777 & ~_umask())
         try:
             folder.replace(path)
@@ -121,7 +120,7 @@ def filled_folder(path: Path) -> Iterator[Path]:
         with new_folder(path) as folder:
             yield folder
         return
-    with _temporary_folder(path, "new") as folder, _named(path, folder):
+    with _temporary_folder(path, path) as folder:
         yield folder
         for file in folder.iterdir():
             _finish(file)
@@ -244,12 +243,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 @contextmanager
-def _temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Give a new locked folder inside `parent`, and remove it after the block if it is still there."""
+def _temporary_folder(path: Path, parent: Path) -> Iterator[Path]:
+    """Give a new locked folder inside `parent`, and remove it after the block if it is still there.
+
+    Errors of a full disk name `path`, the final place, instead of the temporary one.
+    """
     remove_leftovers(parent)
     handle = None
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f".{name[:40]}.", suffix=".tmp", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name[:40]}.", suffix=".tmp", dir=parent))
         if fcntl is None:
             break
         handle = os.open(folder, os.O_RDONLY)
@@ -258,6 +260,12 @@ def _temporary_folder(parent: Path, name: str) -> Iterator[Path]:
         os.close(handle)  # another process took it for a leftover before it was locked
     try:
         yield folder
+    except OSError as error:
+        if error.errno in _FULL_DISK_ERRORS:
+            raise OSError(f"{path}: cannot be written ({error.strerror})") from error
+        if error.errno is None and str(folder) in str(error):  # raised for a file in a folder
+            raise OSError(str(error).replace(str(folder), str(path))) from error
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if handle is not None:
@@ -273,19 +281,6 @@ def _lock(handle: int) -> bool | None:
     except OSError:
         return None
     return True
-
-
-@contextmanager
-def _named(path: Path, temporary: Path) -> Iterator[None]:
-    """Name the final path, not the temporary one, in the errors of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL_DISK_ERRORS:
-            raise OSError(f"{path}: cannot be written ({error.strerror})") from error
-        if error.errno is None and str(temporary) in str(error):  # raised for a file in a folder
-            raise OSError(str(error).replace(str(temporary), str(path))) from error
-        raise
 
 
 def _finish(file: Path) -> None:

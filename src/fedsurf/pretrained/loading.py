@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,12 +30,8 @@ MODULE_NAMES = ("module",)
 def load(name: str | Path = "softmax-head", *, argument: str = "name") -> Transferable:
     """Return a pretrained optimizer of softmax heads.
 
-    Parameters
-    ----------
-    name : str or Path
-        The name of an optimizer inside the package, or a `.safetensors` file of `fedsurf pretrain`.
-    argument : str
-        The name of the argument in errors.
+    `name` is one of `NAMES`, inside the package, or a `.safetensors` file of `fedsurf pretrain`; errors call
+    it `argument`.
 
     Examples
     --------
@@ -52,11 +47,8 @@ def load(name: str | Path = "softmax-head", *, argument: str = "name") -> Transf
 def load_for_modules(name: str | Path = "module") -> GradientTransfer:
     """Return a pretrained optimizer of any `ModuleModel`.
 
-    Parameters
-    ----------
-    name : str or Path
-        The name of an optimizer inside the package, or a `.safetensors` file of
-        `fedsurf pretrain-modules`.
+    `name` is one of `MODULE_NAMES`, inside the package, or a `.safetensors` file of
+    `fedsurf pretrain-modules`.
 
     Examples
     --------
@@ -108,11 +100,9 @@ def _read(
 
 def _check_sizes(config: Any, stored: int) -> None:
     """Compare the widths of an optimizer with the number of values in its file, before it is built."""
-    for field in fields(config):
-        if getattr(config, field.name) > stored:
-            raise ValueError(
-                f"{field.name}: got {getattr(config, field.name)}, but the file is too small"
-            )
+    for name, width in vars(config).items():
+        if width > stored:
+            raise ValueError(f"{name}: got {width}, but the file is too small")
 
 
 def _file(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Algorithm, State
-from fedsurf.common.checks import check_option
+from fedsurf.common.checks import check_fraction, check_option
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
@@ -169,8 +169,7 @@ def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:
     tensor([0., 1.])
     """
     check_option(form, Form, "form")
-    if not 0 < epsilon < 1:
-        raise ValueError(f"epsilon: got {epsilon}, but it must be between 0 and 1")
+    check_fraction(epsilon, "epsilon")
     if form == "difference":
         return norms[1:] - (1 - epsilon) * norms[:-1]
     logs = norms.clamp(min=MIN_NORM).log()
@@ -207,12 +206,9 @@ class DescendingProblem(cooper.ConstrainedMinimizationProblem):
         coefficient = None
         if penalty:
             formulation = cooper.formulations.AugmentedLagrangian
-            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(
-                torch.tensor(penalty, dtype=dtype)
-            )
-        self.multiplier = cooper.multipliers.DenseMultiplier(
-            num_constraints=constraints, dtype=dtype
-        )
+            strength = torch.tensor(penalty, dtype=dtype)
+            coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(strength)
+        self.multiplier = cooper.multipliers.DenseMultiplier(constraints, dtype=dtype)
         self.descending = cooper.Constraint(
             constraint_type=cooper.ConstraintType.INEQUALITY,
             formulation_type=formulation,

@@ -22,11 +22,7 @@ ROW_MULTIPLE = 16
 
 
 class FactoredAdam(torch.optim.Adam):
-    """Torch's fused Adam, which takes the gradient of a `SharedMatrix` as factors.
-
-    Its state and arguments are those of `torch.optim.Adam`, and so are the updates of all other
-    parameters.
-    """
+    """Torch's fused Adam, which takes the gradient of a `SharedMatrix` as factors."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], *, lr: float, betas: tuple[float, float]

@@ -138,10 +138,7 @@ class RunFolder:
             shutil.rmtree(state)
 
     def read_state(self, training: MetaTraining) -> list[ValidationRecord]:
-        """Restore the newest state, if there is one; return the validations so far.
-
-        Raises if the state was made with another configuration or seed.
-        """
+        """Restore the newest state, if any, made with the same settings; return the validations so far."""
         states = self._states()
         if not states:
             return []
@@ -201,7 +198,7 @@ def choose(
     feasible = [record for record in records if record.feasible]
     if feasible:
         return min(feasible, key=cost), f"{RULES[by]} {FEASIBLE_RULE}"
-    return min(records, key=lambda record: record.violation), INFEASIBLE_RULE
+    return min(records, key=lambda record: max(record.slack)), INFEASIBLE_RULE
 
 
 def best_rules(records: list[ValidationRecord], surf: SurfConfig) -> dict[int, str]:

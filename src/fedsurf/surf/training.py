@@ -140,11 +140,6 @@ class ValidationRecord:
         held: list[bool] = within_error(slack, error).tolist()
         return held
 
-    @property
-    def violation(self) -> float:
-        """The largest mean slack, at least 0."""
-        return max(0.0, *self.slack)
-
 
 class MetaTraining:
     """SURF's primal-dual steps, which train an optimizer in place.
@@ -186,9 +181,8 @@ class MetaTraining:
         )
         if config.clip is not None:
             self._adam.register_step_pre_hook(self._clip)
-        ascent = torch.optim.SGD(
-            self._problem.dual_parameters(), lr=config.dual_rate, maximize=True
-        )
+        multipliers = self._problem.dual_parameters()
+        ascent = torch.optim.SGD(multipliers, lr=config.dual_rate, maximize=True)
         self._primal_dual = cooper.optim.SimultaneousOptimizer(self._problem, self._adam, ascent)
 
     @property
@@ -223,12 +217,11 @@ class MetaTraining:
             group["lr"] = self._learning_rate()
         if not outlier:
             violations = slack_per_constraint(slacks, self.optimizer.constraints)
+            found = {"loss": loss, "slacks": violations}
             # Clipping needs whole gradients to know their norm.
             whole = config.clip is not None
             with nullcontext() if whole else self._adam.taking_factors():
-                self._primal_dual.roll(
-                    compute_cmp_state_kwargs={"loss": loss, "slacks": violations}
-                )
+                self._primal_dual.roll(compute_cmp_state_kwargs=found)
         self.step_count += 1
         self._average()
         worst, largest = slacks.detach().max().item(), self.multipliers.max().item()

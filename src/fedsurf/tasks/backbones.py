@@ -27,8 +27,6 @@ ARITHMETIC = "1"
 """Version of the preparation of images, so that caches of another one are not used."""
 EFFICIENTNET_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 """Of the weights, which are a pickle: no other bytes are read."""
-IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of each channel over ImageNet."""
 BATCH_IMAGES = 64
 """Number of images that pass through a network at a time."""
 
@@ -67,16 +65,8 @@ class ModuleBackbone:
     The module gets colour images as float32 `[batch, 3, image_size, image_size]` between 0 and 1: the
     channel of grey images is repeated, and images are resized by bicubic interpolation, clamped. Its
     output is flattened to `[batch, features]`. It runs in evaluation mode without gradients, and is left
-    unchanged.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The network, which does its own normalisation.
-    image_size : int
-        The height and width in pixels to which images are resized.
-    version : str, optional
-        The version of its weights in the key of cached features; by default their checksum.
+    unchanged. `version` identifies its weights in the key of cached features; by default it is their
+    checksum.
 
     Examples
     --------
@@ -104,11 +94,6 @@ class ModuleBackbone:
 
     def features(self, images: Array, *, progress: bool = False) -> Array:
         """Return float32 features `[examples, features]` of uint8 `[examples, height, width, channels]`."""
-        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] not in (1, 3):
-            raise ValueError(
-                f"images: got {images.dtype} of shape {list(images.shape)}, but {self.name} needs "
-                "uint8 [examples, height, width, channels] with 1 or 3 channels"
-            )
         device = next((tensor.device for tensor in self._module.parameters()), torch.device("cpu"))
         parts = []
         bar = Progress(console=Console(stderr=True), disable=not progress)
@@ -239,26 +224,10 @@ def _efficientnet_lite0(image_size: int) -> ModuleBackbone:
     )
 
 
-class _Normalised(nn.Module):
-    """The network on images normalised by the channels' mean and deviation over ImageNet."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        mean, deviation = (
-            images.new_tensor(values)[:, None, None]
-            for values in (IMAGENET_MEAN, IMAGENET_DEVIATION)
-        )
-        features: Tensor = self.network((images - mean) / deviation)
-        return features
-
-
 def _resnet18(image_size: int) -> ModuleBackbone:
     """Make the backbone; torchvision is imported here only, and downloads the weights on first use."""
     try:
-        from torchvision import models
+        from torchvision import models, transforms
     except (ImportError, RuntimeError) as error:  # a build for another torch raises RuntimeError
         raise MissingBackboneError(
             f"backbone: resnet18 needs torchvision, which cannot be imported ({error}); get it "
@@ -268,9 +237,9 @@ def _resnet18(image_size: int) -> ModuleBackbone:
     with torch.random.fork_rng(devices=[]):  # its initial weights are random and not used
         network = models.resnet18(weights=weights)
     network.fc = nn.Identity()
-    return ModuleBackbone(
-        "resnet18", _Normalised(network), image_size=image_size, version="IMAGENET1K_V1"
-    )
+    channels = weights.transforms()  # the mean and deviation of each over ImageNet
+    module = nn.Sequential(transforms.Normalize(channels.mean, channels.std), network)
+    return ModuleBackbone("resnet18", module, image_size=image_size, version="IMAGENET1K_V1")
 
 
 _DEEP: dict[str, Callable[[int], ModuleBackbone]] = {

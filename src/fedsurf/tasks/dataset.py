@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, counted
+from fedsurf.common.checks import check_count, check_fraction, counted
 from fedsurf.tasks.config import TEST_FRACTION
 
 Array = NDArray[Any]
@@ -18,19 +18,13 @@ Array = NDArray[Any]
 class Dataset:
     """Labelled arrays, which `from_arrays` makes.
 
-    Attributes
-    ----------
-    version : str
-        A checksum of the content, which enters the key of cached features.
-    train_x, test_x : Array
-        Images as uint8 `[examples, height, width, channels]` with 1 or 3 channels, or features as
-        float32 `[examples, features]`.
-    train_y, test_y : Array
-        Labels `0 … classes − 1` as int64, `[examples]`.
+    Examples are images as uint8 `[examples, height, width, channels]` with 1 or 3 channels, or features as
+    float32 `[examples, features]`; labels are `0 … classes − 1` as int64, `[examples]`.
     """
 
     name: str
     version: str
+    """A checksum of the content, which enters the key of cached features."""
     train_x: Array
     train_y: Array
     test_x: Array
@@ -66,20 +60,11 @@ class Dataset:
     ) -> "Dataset":
         """Make a dataset of arrays or tensors of any integer or floating type.
 
-        Parameters
-        ----------
-        train_x, test_x : Array or Tensor
-            Integers between 0 and 255 of shape `[examples, height, width]` or
-            `[examples, height, width, channels]` are images; arrays of shape `[examples, features]` are
-            features.
-        train_y, test_y : Array or Tensor
-            Whole numbers from 0 on.
-        classes : int, optional
-            By default the largest label plus 1.
-        test_fraction : float
-            The share of each class that becomes the test part if none is given; see `split`.
-        argument_names : (str, str)
-            The names of the training examples and their labels in errors.
+        Integers between 0 and 255 of shape `[examples, height, width]` or
+        `[examples, height, width, channels]` are images; arrays of shape `[examples, features]` are
+        features. Labels are whole numbers from 0 on, by default all up to the largest. Without a test
+        part, `test_fraction` of each class becomes one; see `split`. `argument_names` are the names of
+        the training examples and their labels in errors.
 
         Examples
         --------
@@ -123,10 +108,7 @@ def split(labels: Array, test_fraction: float) -> Array:
     >>> split(np.zeros(5), 0.4).tolist()
     [False, False, True, False, True]
     """
-    if not 0 < test_fraction < 1:
-        raise ValueError(
-            f"test_fraction: got {test_fraction}, but it must be between 0 and 1, both excluded"
-        )
+    check_fraction(test_fraction, "test_fraction")
     unit = 10**6  # whole numbers, so that no rounding depends on the machine
     share = round(test_fraction * unit)
     chosen = np.zeros(len(labels), dtype=bool)

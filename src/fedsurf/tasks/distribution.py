@@ -3,7 +3,6 @@
 A partition decides the labels of all agents' examples; then examples with these labels are drawn.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, check_kind, check_option, check_positive
+from fedsurf.common.checks import (
+    check_count,
+    check_fraction,
+    check_kind,
+    check_option,
+    check_positive,
+)
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.randomness import numpy_generator
 from fedsurf.tasks.config import PartitionKind, TaskConfig
@@ -49,16 +54,9 @@ class ClassImbalanced:
     def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Draw the task's label counts, shuffle the labels and deal them to the agents."""
         check_positive(self.concentration, "concentration")
-        classes, total = len(available), int(sizes.sum())
-        random = numpy_generator(generator)
-
-        def draw() -> np.ndarray:
-            share = random.dirichlet(np.full(classes, self.concentration))
-            return random.multinomial(total, share)[None]
-
-        counts = _feasible_counts(draw, available, total)[0]
-        labels = torch.arange(classes).repeat_interleave(torch.from_numpy(counts))
-        shuffled = labels[torch.randperm(total, generator=generator)]
+        counts = _draw_counts(self.concentration, available, sizes.sum()[None], generator)
+        labels = torch.arange(len(available)).repeat_interleave(counts[0])
+        shuffled = labels[torch.randperm(len(labels), generator=generator)]
         return list(torch.split(shuffled, sizes.tolist()))
 
 
@@ -74,15 +72,9 @@ class DirichletAgents:
     def labels(self, available: Tensor, sizes: Tensor, generator: torch.Generator) -> list[Tensor]:
         """Draw each agent's label counts, and shuffle the labels of each agent."""
         check_positive(self.alpha, "alpha")
-        classes = len(available)
-        random = numpy_generator(generator)
-
-        def draw() -> np.ndarray:
-            share = random.dirichlet(np.full(classes, self.alpha), size=len(sizes))
-            return random.multinomial(sizes.numpy(), share)
-
-        counts = torch.from_numpy(_feasible_counts(draw, available, int(sizes.sum())))
-        labels = torch.arange(classes).repeat(len(sizes)).repeat_interleave(counts.flatten())
+        counts = _draw_counts(self.alpha, available, sizes, generator)
+        every = torch.arange(len(available)).repeat(len(sizes))
+        labels = every.repeat_interleave(counts.flatten())
         return [
             own[torch.randperm(len(own), generator=generator)]
             for own in torch.split(labels, sizes.tolist())
@@ -92,16 +84,8 @@ class DirichletAgents:
 class TaskDistribution:
     """Draws tasks from a pool of labelled examples.
 
-    Parameters
-    ----------
-    x : Tensor
-        Features of the pool, `[examples, features]`.
-    y : Tensor
-        Their labels `0 … classes − 1`, int64 `[examples]`.
-    classes : int
-        The number of classes.
-    config : TaskConfig
-        Size and heterogeneity of a task.
+    The pool is its features `x[examples, features]` and their int64 labels `y[examples]`,
+    `0 … classes − 1`.
 
     Examples
     --------
@@ -133,20 +117,16 @@ class TaskDistribution:
             check_count(getattr(config, name), name)
         check_option(config.partition, PartitionKind, "partition")
         fewest = config.fewest_train_examples
-        if fewest is not None and not 1 <= fewest <= config.train_examples:
-            raise ValueError(
-                f"fewest_train_examples: got {fewest}, but it must be between 1 and "
-                f"train_examples, {config.train_examples}"
-            )
+        if fewest is not None:
+            most = config.train_examples
+            check_count(fewest, "fewest_train_examples", 1, ", train_examples", most)
         subset = config.classes_per_task
-        if subset is not None and not 1 <= subset <= classes:
-            raise ValueError(
-                f"classes_per_task: got {subset}, but it must be between 1 and {classes}, the classes"
-            )
+        if subset is not None:
+            check_count(subset, "classes_per_task", 1, ", the classes", classes)
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
-            wrong = int(y.max()) if int(y.max()) >= classes else int(y.min())
             raise ValueError(
-                f"y: got label {wrong}, but labels must be between 0 and {classes - 1}"
+                f"y: got labels from {int(y.min())} to {int(y.max())}, but they must be between 0 "
+                f"and {classes - 1}"
             )
         self.config = config
         self.classes = classes if subset is None else subset
@@ -214,9 +194,8 @@ class TaskDistribution:
             share = round(len(own) * self.config.test_examples / per_agent)
             tests = min(max(1, share), len(own) - 1)
             for part, wanted in ((order[tests:], here & ~is_test), (order[:tests], here & is_test)):
-                places[wanted] = part[
-                    torch.randint(len(part), (int(wanted.sum()),), generator=generator)
-                ]
+                drawn = torch.randint(len(part), (int(wanted.sum()),), generator=generator)
+                places[wanted] = part[drawn]
         return places
 
     def _lay_out(self, labels: Tensor, places: Tensor, part: Tensor, sizes: Tensor) -> Examples:
@@ -258,19 +237,8 @@ def meta_tasks(
 ) -> DividedTasks:
     """Divide a data set for meta-learning.
 
-    Meta-test tasks use the data set's own test part. Its training part is divided at random, class
-    by class: `validation_share` of it for the validation tasks, the rest for meta-training.
-
-    Parameters
-    ----------
-    features : Features
-        The data set, such as that of `load_features`.
-    config : TaskConfig
-        Size and heterogeneity of tasks.
-    validation_share : float
-        Between 0 and 1, both excluded.
-    seed : int
-        For the division of the training part.
+    Meta-test tasks use the data set's own test part. Its training part is divided at random by `seed`,
+    class by class: `validation_share` of it for the validation tasks, the rest for meta-training.
 
     Examples
     --------
@@ -283,10 +251,7 @@ def meta_tasks(
     >>> meta_tasks(features, config).test.draw(generator(0)).agents
     10
     """
-    if not 0 < validation_share < 1:
-        raise ValueError(
-            f"validation_share: got {validation_share}, but it must be between 0 and 1"
-        )
+    check_fraction(validation_share, "validation_share")
     random = seeded(seed, "meta-split")
     held_out = torch.zeros(len(features.train_y), dtype=torch.bool)
     for label in range(features.classes):
@@ -301,8 +266,15 @@ def meta_tasks(
     )
 
 
-def _feasible_counts(draw: Callable[[], np.ndarray], available: Tensor, total: int) -> np.ndarray:
-    """Draw counts `[…, classes]` until the pool has enough examples of every class."""
+def _draw_counts(
+    evenness: float, available: Tensor, totals: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Draw a label distribution for each of `totals` until the pool has enough examples of every class.
+
+    Returns the counts of the classes, `[totals, classes]`.
+    """
+    random = numpy_generator(generator)
+    total = int(totals.sum())
     if not available.any():
         raise ValueError(f"pool: got no examples, but a task needs {total}")
     if total > int(available.sum()):
@@ -313,10 +285,11 @@ def _feasible_counts(draw: Callable[[], np.ndarray], available: Tensor, total: i
     limit = available.numpy()
     wanted = np.zeros_like(limit)
     for _ in range(MAX_DRAWS):
-        counts = draw()
+        shares = random.dirichlet(np.full(len(limit), evenness), size=len(totals))
+        counts = random.multinomial(totals.numpy(), shares)
         wanted = counts.sum(0)
         if (wanted <= limit).all():
-            return counts
+            return torch.from_numpy(counts)
     lacking = np.flatnonzero((limit == 0) & (wanted > 0))
     if lacking.size:  # sampling with replacement would not help
         raise ValueError(

@@ -56,22 +56,16 @@ def load_features(
     *,
     module: nn.Module | None = None,
     progress: bool = True,
-    cache: bool = True,
 ) -> Features:
     """Read a source, pass it through the backbone, centre, project and scale it.
 
-    Parameters
-    ----------
-    module : nn.Module, optional
-        A custom network, named `config.backbone`; see `ModuleBackbone` for its input and output.
-    progress : bool
-        Whether to show a bar on the standard error stream while a deep backbone runs.
-    cache : bool
-        Whether to read and write the features of deep backbones under `features` in `sources.home()`.
+    `module` is a custom network, named `config.backbone`; see `ModuleBackbone` for its input and output. A
+    deep backbone shows a `progress` bar on the standard error stream, and its features are cached under
+    `features` in `sources.home()`.
     """
     check_kind(config, FeatureConfig, "config", "a FeatureConfig")
     dataset = sources.load(config.source, config.folder, test_fraction=config.test_fraction)
-    return features_of(dataset, config, module=module, progress=progress, cache=cache)
+    return features_of(dataset, config, module=module, progress=progress)
 
 
 def features_of(
@@ -80,7 +74,6 @@ def features_of(
     *,
     module: nn.Module | None = None,
     progress: bool = True,
-    cache: bool = True,
 ) -> Features:
     """Extract features of a given dataset as `load_features` does, whatever `config.source` is.
 
@@ -106,9 +99,7 @@ def features_of(
                 f"backbone: got {config.backbone!r}, but {dataset.name} holds features, not images; "
                 "they take 'none' or 'pca'"
             )
-        train, test = _deep_features(
-            dataset, backbone, config.image_size, progress=progress, cache=cache
-        )
+        train, test = _deep_features(dataset, backbone, config.image_size, progress=progress)
         rotate = config.components is not None
     projection = Projection.fit(train, config.components, rotate=rotate)
     return Features(
@@ -129,10 +120,10 @@ def _pixels(x: Array) -> Array:
 
 
 def _deep_features(
-    dataset: Dataset, backbone: ModuleBackbone, image_size: int, *, progress: bool, cache: bool
+    dataset: Dataset, backbone: ModuleBackbone, image_size: int, *, progress: bool
 ) -> tuple[Array, Array]:
     """Return the backbone's features of both parts, from the cache if they are there."""
-    stored = Cache(home() / "features" if cache else None)
+    stored = Cache(home() / "features")
     content = {
         "source": dataset.name,
         "source_version": dataset.version,
@@ -155,17 +146,6 @@ def _deep_features(
 class Projection:
     """Centring, principal components and one scale: `(x − mean) · axes / scale`, computed in float64.
 
-    Attributes
-    ----------
-    mean : Tensor
-        The training examples' mean, `[features]`.
-    axes : Tensor or None
-        Principal axes as columns, the largest variance first, `[features, components]`; None leaves
-        the features as they are. The entry of largest size of each axis is positive.
-    scale : float
-        One scalar, so that the mean square of a coordinate over the training examples is 1 while
-        the coordinates keep their relative variances.
-
     Examples
     --------
     >>> import numpy as np
@@ -176,18 +156,20 @@ class Projection:
     """
 
     mean: Tensor
+    """The training examples' mean, `[features]`."""
     axes: Tensor | None
+    """Principal axes as columns, the largest variance first, each with a positive largest entry,
+    `[features, components]`; None leaves the features as they are."""
     scale: float
+    """Makes the mean square of a coordinate over the training examples 1; the relative variances stay."""
 
     @staticmethod
     def fit(x: Array, components: int | None, *, rotate: bool = True) -> "Projection":
         """Fit on training features `[examples, features]`; None keeps all components."""
         features = x.shape[1]
-        if rotate and components is not None and not 1 <= components <= features:
-            raise ValueError(
-                f"components: got {components}, but it must be between 1 and {features}, "
-                "the number of features before PCA"
-            )
+        if rotate and components is not None:
+            reason = ", the number of features before PCA"
+            check_count(components, "components", 1, reason, features)
         mean = torch.zeros(features, dtype=torch.float64)
         for chunk in _chunks(x):
             mean += chunk.sum(0) / len(x)

@@ -36,19 +36,10 @@ def pretrain(
 ) -> tuple[Transferable, dict[str, Any]]:
     """Meta-train an optimizer of softmax heads; return it with the metadata of its validation.
 
-    Parameters
-    ----------
-    config : PretrainConfig
-        The recipe.
-    path : Path
-        The run's folder, new unless resuming. In the end it holds `optimizer.safetensors`.
-    resume : bool
-        Continue meta-training from the newest state in the folder, to the same bits as without
-        interruption. The training of confidence, some minutes, begins anew.
-    observers : sequence of Observer
-        Get the progress of meta-training.
-    open_bar : OpenBar
-        Opens a progress bar with a title and a total, for the training of confidence.
+    The run's folder, new unless resuming, holds `optimizer.safetensors` in the end. A resumed run continues
+    meta-training from its newest state, to the same bits as without interruption; the training of
+    confidence, some minutes, begins anew. `observers` get the progress of meta-training, and `open_bar` opens
+    a bar for that of confidence.
     """
     config.optimizer.check()
     config.confidence.check()
@@ -86,10 +77,7 @@ def train_into(
         folder.begin(recipe, resume=resume)
         best = meta_train(training, folder, stored, observers)
         optimizer = finish()
-        card = {
-            "optimizer": stored["optimizer"],
-            "recipe": stored,
-            "validation": best["validation"],
-        }
+        validation = best["validation"]
+        card = {"optimizer": stored["optimizer"], "recipe": stored, "validation": validation}
         write_tensors(path / WEIGHTS_FILE, dict(optimizer.named_parameters()), card)
     return optimizer, best

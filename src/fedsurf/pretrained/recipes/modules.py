@@ -29,15 +29,7 @@ MIN_UNITS, MAX_UNITS = 12, 48
 
 
 class ModuleProblems(WideProblems):
-    """Wide problems over graphs, whose agents train small networks.
-
-    Parameters
-    ----------
-    config : WideConfig
-        The distribution, without servers and mini-batches.
-    seed : int
-        The seed of the views and of all problems.
-    """
+    """Wide problems over graphs, without mini-batches, whose agents train small networks."""
 
     def __init__(self, config: WideConfig, seed: int) -> None:
         for name in ("server_share", "batch_share"):
@@ -94,19 +86,7 @@ def pretrain_for_modules(
     resume: bool = False,
     observers: Sequence[Observer] = (),
 ) -> tuple[GradientTransfer, dict[str, Any]]:
-    """Meta-train an optimizer of modules; return it with the metadata of its validation.
-
-    Parameters
-    ----------
-    config : ModulePretrainConfig
-        The recipe.
-    path : Path
-        The run's folder, new unless resuming. In the end it holds `optimizer.safetensors`.
-    resume : bool
-        Continue from the newest state in the folder, to the same bits as without interruption.
-    observers : sequence of Observer
-        Get the progress of meta-training.
-    """
+    """Meta-train an optimizer of modules, as `pretrain` meta-trains one of softmax heads."""
     optimizer = GradientTransfer(config.optimizer, seeded(config.seed, "parameters"))
     problems = ModuleProblems(config.problems, config.seed)
     training = MetaTraining(optimizer, problems, config.surf, seed=config.seed)

@@ -138,6 +138,10 @@ def _some_classes(generator: torch.Generator, two_share: float) -> int:
     return 2 if chance(two_share, generator) else round(log_uniform(2, 100, generator))
 
 
+def _some_features(generator: torch.Generator, classes: int) -> int:
+    return min(round(log_uniform(4, 320, generator)), max(4, MAX_HEAD_PARAMETERS // classes))
+
+
 @dataclass(frozen=True)
 class SyntheticPopulation:
     """Classes as Student-t clouds in a latent space, seen through a random rectified network."""
@@ -162,9 +166,7 @@ class SyntheticPopulation:
     def gaussian(generator: torch.Generator, two_share: float = 0.1) -> "SyntheticPopulation":
         """Draw round Gaussian classes; in a share `two_share` of the cases, two of them."""
         classes = _some_classes(generator, two_share)
-        features = min(
-            round(log_uniform(4, 320, generator)), max(4, MAX_HEAD_PARAMETERS // classes)
-        )
+        features = _some_features(generator, classes)
         # The distance of the means of two classes, in standard deviations.
         distance = log_uniform(1.5, 10.0, generator)
         means = distance * torch.randn(classes, features, generator=generator)
@@ -177,9 +179,7 @@ class SyntheticPopulation:
         """Draw classes of random difficulty; in a share `two_share` of the cases, two of them."""
         classes = _some_classes(generator, two_share)
         latent = round(log_uniform(6, 80, generator))
-        features = min(
-            round(log_uniform(4, 320, generator)), max(4, MAX_HEAD_PARAMETERS // classes)
-        )
+        features = _some_features(generator, classes)
         groups = max(1, round(classes / log_uniform(1, 8, generator)))
         spectrum = (1 + torch.arange(latent)) ** -uniform(0, 1.0, generator)
         centres = torch.randn(groups, latent, generator=generator)
@@ -191,9 +191,8 @@ class SyntheticPopulation:
         separation = log_uniform(2.0, 10.0, generator)
         noise_power = uniform(0.0, 1.0, generator)
         shape = spectrum**noise_power
-        spreads = shape * torch.exp(
-            uniform(0, 0.5, generator) * torch.randn(classes, latent, generator=generator)
-        )
+        variety = uniform(0, 0.5, generator)
+        spreads = shape * (variety * torch.randn(classes, latent, generator=generator)).exp()
         distance = (2 * (means / shape).square().mean()).sqrt() * latent**0.5
         spreads = spreads * distance / separation
         freedom = log_uniform(3, 30, generator) if chance(0.5, generator) else math.inf
@@ -201,16 +200,14 @@ class SyntheticPopulation:
         layers, size = [], latent
         for _ in range(int(torch.randint(0, 3, (), generator=generator))):
             weights = torch.randn(size, width, generator=generator) / size**0.5
-            layers.append(
-                (weights, uniform(0, 1, generator) * torch.randn(width, generator=generator))
-            )
+            shift = uniform(0, 1, generator) * torch.randn(width, generator=generator)
+            layers.append((weights, shift))
             size = width
         axes = torch.randn(size, features, generator=generator) / size**0.5
         population = SyntheticPopulation(means, spreads, freedom, layers, torch.eye(size))
         if chance(0.5, generator) and features <= size:
-            sample = population.draw(
-                torch.randint(classes, (1000,), generator=generator), generator, test=False
-            )
+            labels = torch.randint(classes, (1000,), generator=generator)
+            sample = population.draw(labels, generator, test=False)
             centred = sample - sample.mean(0)
             axes = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :features]
         return SyntheticPopulation(means, spreads, freedom, layers, axes)

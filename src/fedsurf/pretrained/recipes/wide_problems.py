@@ -33,13 +33,12 @@ from fedsurf.pretrained.recipes.populations import (
 from fedsurf.surf.constraints import Unrolled, UnrolledOptimizer
 from fedsurf.surf.training import Problem
 from fedsurf.tasks import sources
-from fedsurf.tasks.distribution import ClassImbalanced, DirichletAgents, Partition
+from fedsurf.tasks.distribution import UNLIMITED, ClassImbalanced, DirichletAgents, Partition
 from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.optimizer import Transferable
 
 MAX_SMALL_FEDERATION = 7
 """Agents of the largest federation with a ring or a complete graph, and with up to 300 examples each."""
-UNLIMITED_EXAMPLES = torch.iinfo(torch.int64).max // 2**16
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,6 @@ class WideProblem(Problem):
 
 class WideProblems:
     """Draws problems, the same for the same seed.
-
-    Parameters
-    ----------
-    config : WideConfig
-        The distribution.
-    seed : int
-        The seed of the views and of all problems.
 
     Examples
     --------
@@ -134,9 +126,8 @@ class WideProblems:
             agents = self.config.max_agents
         if chance(self.config.few_share, generator):
             agents = round(log_uniform(2, MAX_FEW_AGENTS, generator))
-        most = min(
-            100 if agents > MAX_SMALL_FEDERATION else 300, self.config.max_examples // agents
-        )
+        most = 100 if agents > MAX_SMALL_FEDERATION else 300
+        most = min(most, self.config.max_examples // agents)
         examples = round(log_uniform(2, most, generator))
         if chance(0.5, generator):
             examples = min(round(uniform(30, 60, generator)), most)
@@ -146,7 +137,7 @@ class WideProblems:
             sizes = torch.randint(fewest, examples + 1, (agents,), generator=generator)
         tests = max(1, round(self.config.test_examples / agents))
         partition = self._partition(generator)
-        limit = torch.full((population.classes,), UNLIMITED_EXAMPLES)
+        limit = torch.full((population.classes,), UNLIMITED)
         labels = partition.labels(limit, sizes + tests, generator)
         train_y = [own[tests:] for own in labels]
         test_y = [own[:tests] for own in labels]
@@ -207,14 +198,11 @@ class WideProblems:
             ring = agents > 2 and chance(0.5, generator)
             return GraphConfig(kind="regular", degree=2) if ring else GraphConfig(kind="complete")
         if chance(0.45, generator):
-            degree = 3 if agents % 2 == 0 else 4
-            return GraphConfig(kind="regular", degree=degree)
+            return GraphConfig(kind="regular", degree=3 if agents % 2 == 0 else 4)
         if chance(0.6, generator):
             sparsest = 2 * float(torch.tensor(float(agents)).log()) / agents
-            return GraphConfig(
-                kind="erdos-renyi",
-                probability=min(0.9, max(0.1, uniform(1, 2, generator) * sparsest)),
-            )
+            probability = min(0.9, max(0.1, uniform(1, 2, generator) * sparsest))
+            return GraphConfig(kind="erdos-renyi", probability=probability)
         if chance(0.5, generator):
             return GraphConfig(kind="small-world", degree=4, probability=0.2)
         if chance(0.5, generator):

@@ -28,14 +28,9 @@ def load(
 ) -> Dataset:
     """Read a source; without its files, raise a `MissingDataError` that says how to get them.
 
-    Parameters
-    ----------
-    name : str
-        A key of `SOURCES`, or the path of an `.npz` file, which `read_npz` describes.
-    folder : Path or str, optional
-        The folder of the standard files; by default the one that `get` fills.
-    test_fraction : float
-        The share of each class that becomes the test part of an `.npz` file without one.
+    `name` is a key of `SOURCES`, whose files are in the folder that `get` fills by default, or the path of
+    an `.npz` file, which `read_npz` describes. `test_fraction` of each class becomes the test part of an
+    `.npz` file without one.
 
     Examples
     --------
@@ -64,17 +59,8 @@ def load(
 def get(name: str, folder: Path | str | None = None, *, progress: bool = True) -> Path:
     """Download the files of a source, verify them, and return their folder.
 
-    Intact files are not downloaded again. An interrupted call leaves nothing under the final name. A download
-    that fails raises a `FetchError`.
-
-    Parameters
-    ----------
-    name : str
-        A key of `SOURCES`.
-    folder : Path or str, optional
-        The destination; by default `data/NAME` in `home()`.
-    progress : bool
-        Whether to show a bar on the standard error stream.
+    The folder is `data/NAME` in `home()` by default. Intact files are not downloaded again. An interrupted
+    call leaves nothing under the final name. A download that fails raises a `FetchError`.
     """
     from fedsurf.tasks.sources.fetch import FetchError, fetch, verify
 

@@ -65,19 +65,15 @@ def read_mnist(folder: Path, name: str) -> Dataset:
 
 def read_cifar10(folder: Path) -> Dataset:
     """Read the six binary batches of CIFAR-10."""
-    *train, test = [_read_batch(folder / file) for file in CIFAR10_FILES]
-    parts = [_images_and_labels(np.concatenate(batches)) for batches in (train, [test])]
-    return _dataset(folder, *parts[0], *parts[1], name="cifar10", classes=10)
-
-
-def _read_batch(path: Path) -> Array:
-    with reading(path, "a binary batch of CIFAR-10"):
-        return np.fromfile(path, np.uint8).reshape(-1, RECORD_BYTES)
-
-
-def _images_and_labels(records: Array) -> tuple[Array, Array]:
-    planes = records[:, 1:].reshape(-1, 3, 32, 32)
-    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, 0]
+    batches = []
+    for path in (folder / file for file in CIFAR10_FILES):
+        with reading(path, "a binary batch of CIFAR-10"):
+            batches.append(np.fromfile(path, np.uint8).reshape(-1, RECORD_BYTES))
+    arrays = []
+    for records in (np.concatenate(batches[:-1]), batches[-1]):
+        planes = records[:, 1:].reshape(-1, 3, 32, 32)
+        arrays += [np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), records[:, 0]]
+    return _dataset(folder, *arrays, name="cifar10", classes=10)
 
 
 def read_mnist_5k(folder: Path) -> Dataset:

