@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedsurf.cli.main import run
+from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator
 from fedsurf.common.writing import lock_folder
 from fedsurf.models import SoftmaxHead
@@ -162,6 +164,25 @@ def test_the_report_can_be_written_again_from_the_folder(made, capsys):
     assert run(["reproduce", "report", "--folder", str(made), "--json"]) == 0
     assert (made / "report" / "report.md").read_bytes() == before
     assert json.loads(capsys.readouterr().out).keys() == FIGURES.keys()
+
+
+@pytest.mark.parametrize("content", [{"other": 1}, [1], 7])
+@pytest.mark.parametrize(
+    "name",
+    ["reproduction.json", "theory/claims.json", "theory/config.json", "theory/data.json"],
+)
+def test_a_report_on_a_file_with_other_content_is_an_error_that_names_the_file(
+    made, tmp_path, name, content, capsys
+):
+    for part in ("reproduction.json", "theory"):
+        source = made / part
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        copy(source, tmp_path / part)
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(FileError, match=rf"^{re.escape(str(tmp_path / name))}: "):
+        write_report(tmp_path)
+    assert run(["reproduce", "report", "--folder", str(tmp_path)]) == 1
+    assert name in capsys.readouterr().err.replace("\n", "")
 
 
 class StoppedError(Exception):

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsurf import pretrained
 from fedsurf.common.cache import Cache
 from fedsurf.common.configuration import differences
-from fedsurf.common.files import FileError, read_all_tensors, read_json, read_metadata
+from fedsurf.common.files import FileError, read_all_tensors, read_json, read_metadata, reading
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.writing import write_json, write_tensors
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
@@ -194,9 +194,12 @@ def open_folder(folder: Path, about: Mapping[str, Any], *, resume: bool) -> None
 
 def read_about(folder: Path) -> dict[str, Any]:
     """Return the size and the data of a reproduction."""
-    content = read_json(folder / "reproduction.json")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise FileError(f"{folder}: not the folder of a reproduction")
+    path = folder / "reproduction.json"
+    with reading(path, "about a reproduction"):
+        content = dict(read_json(path))
+        content["data"] = dict(content["data"])
+    if content.get("format") != FORMAT:
+        raise FileError(f"{path}: not of the layout {FORMAT} of a reproduction")
     return content
 
 

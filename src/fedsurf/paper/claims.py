@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsurf.common.configuration import from_dict
 from fedsurf.common.statistics import finite, standard_error, within_error
 
 SAME_MARGIN = 0.02
@@ -91,11 +92,11 @@ class Claim:
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Claim":
         """Return a claim stored as JSON, which holds an infinite mean as null."""
-        numbers = {name: content[name] for name in ("left", "right", "untuned") if content[name]}
-        for name, plain in numbers.items():
-            mean = math.inf if plain["mean"] is None else plain["mean"]
-            numbers[name] = Number(**{**plain, "mean": mean})
-        return Claim(**{**content, **numbers})
+        plain = {**content}
+        for name in ("left", "right", "untuned"):
+            if plain[name] and plain[name]["mean"] is None:
+                plain[name] = {**plain[name], "mean": math.inf}
+        return from_dict(Claim, plain, "claim")
 
     def with_untuned(self, judgement: Judgement) -> "Claim":
         """Return the claim with a second judgement, compared with untuned methods."""

@@ -5,7 +5,8 @@ The texts are in `templates/`; this module reads the folder and formats its numb
 
 import shutil
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from fedsurf.common.checks import counted
 from fedsurf.common.configuration import differences, from_dict, to_dict
-from fedsurf.common.files import read_json, read_json_lines
+from fedsurf.common.files import read_json, read_json_lines, reading
 from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import save
@@ -30,6 +31,8 @@ from fedsurf.surf.loop import RunFolder
 
 MAX_TIMES = 12
 """Artefacts whose time is shown, the longest."""
+KIND = "JSON of a reproduction"
+"""Name of the files in errors."""
 NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
 """Fields of meta-training that the paper does not give."""
 
@@ -101,7 +104,10 @@ def context_of(
 ) -> dict[str, Any]:
     """Return the values of the templates: texts and formatted numbers, not yet escaped."""
     about = read_about(folder)
-    size, times = SIZES[about["preset"]], finished_in(folder)
+    with reading(folder / "reproduction.json", KIND):
+        size = SIZES[about["preset"]]
+        data = [_data_text(name, one) for name, one in about["data"].items()]
+    times = finished_in(folder)
     curves = folder / "report" / "meta-training.svg"
     minutes = round(sum(seconds for _, seconds in times) / 60)
     return {
@@ -113,7 +119,7 @@ def context_of(
         "trained": [_trained_row(state) for state in trained],
         "deviations": _deviation_rows(trained),
         "audits": {name: one for figure in figures for name, one in figure["audits"].items()},
-        "data": [_data_text(name, data) for name, data in about["data"].items()],
+        "data": data,
         "tuning_tasks": counted(size.tuning_tasks, "validation task"),
         "versions": list(dict.fromkeys(figure["versions"] for figure in figures)),
         "work": f"{counted(minutes, 'minute')} of work for {counted(len(times), 'artefact')}",
@@ -125,31 +131,29 @@ def read_figure(folder: Path) -> dict[str, Any] | None:
     """Read the files of a figure as values of the templates; None if it is not finished."""
     if not (folder / "claims.json").is_file():
         return None
-    claims, config, data = (
-        read_json(folder / f"{name}.json") for name in ("claims", "config", "data")
-    )
-    optimizers = {
-        label: from_dict(ExperimentConfig, optimizer["config"])
-        for label, optimizer in config["optimizers"].items()
-    }
-    sources = dict.fromkeys(_source_text(to_dict(one.data)) for one in optimizers.values())
-    audits = {label: read_json(folder / "audit" / f"{slug(label)}.json") for label in optimizers}
-    return {
-        "name": folder.name,
-        "title": config["title"],
-        "about": f"{config['about']} Data: {'; '.join(sources)}.",
-        "caption": data["caption"],
-        "svg": folder / "figure.svg",
-        "wide": config["wide"],
-        "claims": [Claim.from_dict(claim) for claim in claims],
-        "verdicts": {label: audit["sentence"] for label, audit in audits.items()},
-        "audits": {
-            describe(optimizers[label]): {**audit, "rows": _audit_rows(audit)}
-            for label, audit in audits.items()
-        },
-        "methods": _method_rows(data["curves"]),
-        "versions": ", ".join(f"{k} {v}" for k, v in config["made_with"].items()),
-    }
+    figure: dict[str, Any] = {"name": folder.name, "svg": folder / "figure.svg"}
+    with _content_of(folder / "claims.json") as claims:
+        figure["claims"] = [Claim.from_dict(claim) for claim in claims]
+    with _content_of(folder / "data.json") as data:
+        figure |= {"caption": data["caption"], "methods": _method_rows(data["curves"])}
+    with _content_of(folder / "config.json") as config:
+        optimizers = {
+            label: from_dict(ExperimentConfig, optimizer["config"])
+            for label, optimizer in config["optimizers"].items()
+        }
+        sources = dict.fromkeys(_source_text(to_dict(one.data)) for one in optimizers.values())
+        figure |= {
+            "title": config["title"],
+            "about": f"{config['about']} Data: {'; '.join(sources)}.",
+            "wide": config["wide"],
+            "versions": ", ".join(f"{k} {v}" for k, v in config["made_with"].items()),
+        }
+    figure |= {"verdicts": {}, "audits": {}}
+    for label, optimizer in optimizers.items():
+        with _content_of(folder / "audit" / f"{slug(label)}.json") as audit:
+            figure["verdicts"][label] = audit["sentence"]
+            figure["audits"][describe(optimizer)] = {**audit, "rows": _audit_rows(audit)}
+    return figure
 
 
 def deviations(config: ExperimentConfig) -> list[str]:
@@ -170,6 +174,14 @@ def percent(value: float | None, error: float | None = None, sign: str = "") -> 
         return "–"
     shown = f"{100 * value:{sign}.1f}"
     return shown if error is None else f"{shown} ± {100 * error:.1f}"
+
+
+@contextmanager
+def _content_of(path: Path) -> Iterator[Any]:
+    """Read a JSON file; errors of the block that uses its content become a `FileError` that names it."""
+    content = read_json(path)
+    with reading(path, KIND):
+        yield content
 
 
 def _trained_row(state: TrainingState) -> list[str]:
