@@ -20,7 +20,34 @@ from fedsurf.tasks.task import Examples
 
 
 class Model(ABC):
-    """A classifier; a custom one sets `parameters` and defines `logits`, `loss` and `gradient`."""
+    """A classifier; a custom one sets `parameters` and defines `logits`, `loss` and `gradient`.
+
+    Examples
+    --------
+    A linear classifier that is trained by least squares, with its gradient by `torch.func`:
+
+    >>> import torch
+    >>> from fedsurf import Examples, Model
+    >>> class LeastSquares(Model):
+    ...     def __init__(self, features, classes):
+    ...         self.classes, self.parameters = classes, features * classes
+    ...
+    ...     def logits(self, weights, x):
+    ...         return x @ weights.unflatten(1, (-1, self.classes))
+    ...
+    ...     def loss(self, weights, examples):
+    ...         targets = torch.nn.functional.one_hot(examples.y, self.classes)
+    ...         errors = self.logits(weights, examples.x) - targets
+    ...         return examples.mean(errors.square().sum(2))
+    ...
+    ...     def gradient(self, weights, examples):
+    ...         return torch.func.grad(lambda w: self.loss(w, examples).sum())(weights)
+    >>> model = LeastSquares(features=2, classes=2)
+    >>> examples = Examples(torch.eye(2).expand(3, 2, 2), torch.tensor([[0, 1]] * 3))
+    >>> weights = torch.zeros(3, model.parameters)
+    >>> model.accuracy(weights - model.gradient(weights, examples), examples)
+    tensor([1., 1., 1.])
+    """
 
     parameters: int
     """The number of weights of an agent, the paper's d."""

@@ -100,7 +100,14 @@ PRESETS: dict[str, Preset[ExperimentConfig]] = {
 
 
 def preset(name: str) -> ExperimentConfig:
-    """Return the configuration of a name that `fedsurf train --help` lists, such as "demo"."""
+    """Return the configuration of a name that `fedsurf train --help` lists, such as "demo".
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> fedsurf.preset("smoke").task.agents
+    12
+    """
     if name not in PRESETS:
         raise ValueError(f"preset: got {name!r}, but it must be one of {', '.join(PRESETS)}")
     return PRESETS[name].config
