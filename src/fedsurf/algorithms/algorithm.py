@@ -1,7 +1,8 @@
 """The interface of an algorithm: `init` and `step` over a state of tensors, classical and learned alike.
 
-An algorithm sees its own agents' rows and `network.mix` (or `mix_parts`), nothing else of the network:
-code written against this interface is decentralised.
+An algorithm sees the rows of its own process (`network.ids`), `network.mix` (or `mix_parts`), and what
+everybody knows of the network (`network.facts`): the same code runs where all agents live in one process,
+and where each has its own. Its draws come from the agents' own streams.
 """
 
 import math
@@ -19,6 +20,7 @@ from fedsurf.common.checks import (
     check_number,
     check_positive,
 )
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Examples, Task
@@ -29,9 +31,22 @@ class State:
     """Tensors and numbers that an algorithm carries from step to step."""
 
     weights: Tensor
-    """The estimates W, `[nodes, parameters]`."""
+    """The estimates W of the rows that live here, `[rows, parameters]`."""
     steps: int = 0
     """Steps taken so far."""
+
+    def agent_weights(self, network: Network) -> Tensor:
+        """Return the weights by which the agents that live here are judged, `[agents, parameters]`."""
+        return network.agent_rows(self.weights)
+
+
+@dataclass(frozen=True)
+class ServerState(State):
+    """The state of a method whose only model is the server's: `weights[servers, parameters]`."""
+
+    def agent_weights(self, network: Network) -> Tensor:
+        """Return the server's model for each agent that lives here; nothing is counted as sent."""
+        return network.publish(self.weights)
 
 
 OwnState = TypeVar("OwnState", bound=State)
@@ -45,15 +60,16 @@ class Algorithm(Protocol):
     Two agents with one feature each train a classifier by hand; `fedsurf.run` does the same.
 
     >>> import networkx as nx, torch
-    >>> from fedsurf import Examples, Network, SoftmaxHead, Task, generator
+    >>> from fedsurf import Examples, Network, SoftmaxHead, Streams, Task
     >>> from fedsurf.algorithms import DGD
     >>> examples = Examples(torch.tensor([[[0.0], [1.0]]] * 2), torch.tensor([[0, 1]] * 2))
     >>> task = Task(examples, examples, classes=2)
     >>> network = Network(nx.path_graph(2), "metropolis")
     >>> algorithm = DGD(SoftmaxHead(features=1, classes=2), step_size=0.5)
-    >>> state = algorithm.init(task, network, generator(0))
-    >>> for _ in range(3):
-    ...     state = algorithm.step(state, task, network, generator(0))
+    >>> streams = Streams(0, network.ids)
+    >>> state = algorithm.init(task, network, streams.at("start"))
+    >>> for step in range(3):
+    ...     state = algorithm.step(state, task, network, streams.at("step", step))
     >>> state.weights.shape, network.rounds
     (torch.Size([2, 4]), 3)
     """
@@ -68,12 +84,15 @@ class Algorithm(Protocol):
         """The model that agents train."""
         ...
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the state before the first step."""
+    def init(self, task: Task, network: Network, streams: Streams) -> State:
+        """Return the state before the first step; `streams` has a row for each of `network.ids`."""
         ...
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the state after one more step, which may take several rounds of the network."""
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
+        """Return the state after one more step, which may take several rounds of the network.
+
+        `streams` are those of this step: the same ones in another step would draw the same numbers.
+        """
         ...
 
 
@@ -87,11 +106,8 @@ def own_state(state: State, kind: type[OwnState]) -> OwnState:
 
 
 def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:
-    """Return each agent's gradient ∇f_i(w_i), and zero for a server, `[nodes, parameters]`."""
-    gradient = model.gradient(network.agent_rows(weights), examples)
-    if not network.server:
-        return gradient
-    return torch.cat([torch.zeros_like(gradient[:1]), gradient])
+    """Return each agent's gradient ∇f_i(w_i), and zero for a server, `[rows, parameters]`."""
+    return network.with_server(model.gradient(network.agent_rows(weights), examples))
 
 
 @dataclass(frozen=True)
@@ -100,9 +116,9 @@ class Start:
 
     Examples
     --------
-    >>> import networkx as nx
-    >>> from fedsurf import Network, SoftmaxHead, generator
-    >>> Start(deviation=0.1).draw(Network(nx.path_graph(3)), SoftmaxHead(4, 2), generator(0)).shape
+    >>> import torch
+    >>> from fedsurf import SoftmaxHead, Streams
+    >>> Start(deviation=0.1).draw(SoftmaxHead(4, 2), Streams(0, [0, 1, 2]), torch.empty(0)).shape
     torch.Size([3, 10])
     """
 
@@ -117,16 +133,14 @@ class Start:
             raise ValueError(f"mean: got {self.mean}, but it must be a finite number")
         check_not_negative(self.deviation, "deviation")
 
-    def draw(
-        self,
-        network: Network,
-        model: Model,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Draw W_0, `[nodes, parameters]`."""
-        shape = (network.nodes, model.parameters)
-        return self.mean + self.deviation * torch.randn(shape, generator=generator, dtype=dtype)
+    def draw(self, model: Model, streams: Streams, like: Tensor) -> Tensor:
+        """Draw W_0, `[rows of the streams, parameters]`, in the type and on the device of `like`.
+
+        With `streams.shared()`, one row that every process draws alike.
+        """
+        if self.deviation == 0:
+            return like.new_full((len(streams), model.parameters), self.mean)
+        return (self.mean + self.deviation * streams.normal(model.parameters)).to(like)
 
 
 @dataclass(frozen=True)
@@ -141,33 +155,27 @@ class SharedStart(Start):
 
     Examples
     --------
-    >>> import networkx as nx, torch
-    >>> from fedsurf import ModuleModel, Network, generator
+    >>> import torch
+    >>> from fedsurf import ModuleModel, Streams
     >>> model = ModuleModel(torch.nn.Linear(4, 2))
-    >>> weights = SharedStart().draw(Network(nx.path_graph(3)), model, generator(0))
+    >>> weights = SharedStart().draw(model, Streams(0, [0, 1, 2]), torch.empty(0))
     >>> bool((weights == weights[0]).all())
     True
     """
 
-    def draw(
-        self,
-        network: Network,
-        model: Model,
-        generator: torch.Generator,
-        dtype: torch.dtype = torch.float32,
-    ) -> Tensor:
-        """Draw W_0, `[nodes, parameters]`."""
+    def draw(self, model: Model, streams: Streams, like: Tensor) -> Tensor:
+        """Draw W_0, `[rows of the streams, parameters]`."""
         if not isinstance(model, ModuleModel):
             raise TypeError(f"model: got a {type(model).__name__}, but it must be a ModuleModel")
-        pieces = []
-        for (name, shape), inputs in zip(model.shapes.items(), fan_ins(model.shapes), strict=True):
+        drawn = streams.shared().normal(model.parameters)[0]
+        pieces, sizes = [], [shape.numel() for shape in model.shapes.values()]
+        parts = zip(model.shapes.items(), fan_ins(model.shapes), drawn.split(sizes), strict=True)  # type: ignore[no-untyped-call]
+        for (name, shape), inputs, normal in parts:
             if len(shape) > 1:
-                drawn = torch.randn(shape.numel(), generator=generator, dtype=dtype)
-                pieces.append(self.mean + self.deviation / math.sqrt(inputs) * drawn)
+                pieces.append(self.mean + self.deviation / math.sqrt(inputs) * normal)
             else:
-                value = 1.0 if name.endswith("weight") else 0.0
-                pieces.append(torch.full((shape.numel(),), value, dtype=dtype))
-        return torch.cat(pieces).repeat(network.nodes, 1)
+                pieces.append(torch.full_like(normal, 1.0 if name.endswith("weight") else 0.0))
+        return torch.cat(pieces).to(like).repeat(len(streams), 1)
 
 
 def fan_ins(shapes: Mapping[str, torch.Size]) -> list[int]:
@@ -194,9 +202,12 @@ class ClassicalMethod(ABC):
     def name(self) -> str:
         """The method's name in tables and figures."""
 
-    def _first_weights(self, task: Task, network: Network, generator: torch.Generator) -> Tensor:
+    def check(self, task: Task) -> None:  # noqa: B027 - optional
+        """Raise if the method cannot resolve the numbers of a task; they are read before a run."""
+
+    def _first_weights(self, task: Task, network: Network, streams: Streams) -> Tensor:
         check_fits(task, network, self.model)
-        return self.start.draw(network, self.model, generator, task.train.x.dtype)
+        return self.start.draw(self.model, streams, task.train.x)
 
 
 @dataclass(frozen=True)
@@ -212,10 +223,8 @@ class GradientMethod(ClassicalMethod):
         check_positive(self.step_size, "step_size")
         check_batch_size(self.batch_size)
 
-    def _gradient(
-        self, weights: Tensor, task: Task, network: Network, generator: torch.Generator
-    ) -> Tensor:
+    def _gradient(self, weights: Tensor, task: Task, network: Network, streams: Streams) -> Tensor:
         batch = task.train
         if self.batch_size is not None:
-            batch = task.train.draw(self.batch_size, generator)
+            batch = task.train.draw(self.batch_size, network.agent_rows(streams))
         return node_gradient(self.model, network, weights, batch)

@@ -44,7 +44,7 @@ class ClassMeans(AveragingMethod):
     def __post_init__(self) -> None:
         check_head(self.model, self.name)
 
-    def _statistics(self, task: Task, weights: Tensor) -> Tensor:  # noqa: ARG002
+    def _statistics(self, task: Task, first: Tensor) -> Tensor:  # noqa: ARG002
         check_head_fits(self.model, task)
         return class_sums(task.train, task.classes)
 

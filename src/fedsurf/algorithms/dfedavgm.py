@@ -18,6 +18,7 @@ from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
 from fedsurf.algorithms.checks import check_mixes
 from fedsurf.algorithms.local import local_descent
 from fedsurf.common.checks import check_below_one, check_count, check_whole
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -30,9 +31,9 @@ class QuantisedState(State):
     """Weights, and their copies at the neighbours."""
 
     known: Tensor
-    """Each node's weights as its neighbours know them, c, `[nodes, parameters]`; zero at first."""
+    """Each node's weights as its neighbours know them, c, `[rows, parameters]`; zero at first."""
     mixed: Tensor
-    """S·c, which every node sums up from the received messages, `[nodes, parameters]`."""
+    """S·c, which every node sums up from the received messages, `[rows, parameters]`."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,13 @@ class DFedAvgM(GradientMethod):
         """The method's name, with the bits if it is quantised."""
         return "DFedAvgM" if self.bits is None else f"DFedAvgM ({self.bits} bits)"
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+    def init(self, task: Task, network: Network, streams: Streams) -> State:
         """Draw W_0; the neighbours' copies are zero."""
         check_mixes(network, self.name)
-        weights = self._first_weights(task, network, generator)
+        weights = self._first_weights(task, network, streams)
         if self.bits is None:
             return State(weights)
-        if not network.reliable:
+        if not network.facts.reliable:
             raise ValueError(
                 f"bits: got {self.bits} on a network with faults, changing links or agents that do not "
                 "report, but differences add up only if every message arrives over the same links: use None"
@@ -100,37 +101,36 @@ class DFedAvgM(GradientMethod):
         zero = torch.zeros_like(weights)
         return QuantisedState(weights, known=zero, mixed=zero)
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Train locally, then mix the results or their quantised differences."""
         trained = local_descent(
             self.model,
             network.agent_rows(state.weights),
             task.train,
-            generator,
+            network.agent_rows(streams),
             steps=self.local_steps,
             step_size=self.step_size,
             batch_size=self.batch_size,
             momentum=self.momentum,
         )
-        if network.server:
-            trained = torch.cat([state.weights[:1], trained])
+        trained = network.with_server(trained, state.weights[: network.servers])
         if self.bits is None:
             return State(network.mix(trained), state.steps + 1)
         state = own_state(state, QuantisedState)
-        sent = quantise(trained - state.known, self.bits, generator)
+        sent = quantise(trained - state.known, self.bits, streams.at("rounding"))
         floats = 1 + math.ceil(self.bits * self.model.parameters / FLOAT_BITS)
         mixed = state.mixed + network.mix(sent, floats)
         return QuantisedState(mixed, state.steps + 1, known=state.known + sent, mixed=mixed)
 
 
-def quantise(values: Tensor, bits: int, generator: torch.Generator) -> Tensor:
-    """Round each of `values[nodes, numbers]` to a multiple of its row's step, without bias.
+def quantise(values: Tensor, bits: int, streams: Streams) -> Tensor:
+    """Round each of `values[rows, numbers]` to a multiple of its row's step, without bias.
 
     A row's step is its largest absolute value divided by 2^(bits−1) − 1. A number between two
     multiples becomes one of them at random, so that the expected value is the number itself.
     """
     levels = (1 << (bits - 1)) - 1
     step = values.abs().amax(1, keepdim=True) / levels
-    noise = torch.rand(values.shape, generator=generator, dtype=values.dtype).to(values.device)
+    noise = streams.uniform(values.shape[1]).to(values)
     multiple = torch.floor(values / torch.where(step > 0, step, 1) + noise)
     return step * multiple.clamp(-levels, levels)

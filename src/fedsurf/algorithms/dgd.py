@@ -6,10 +6,9 @@ Transactions on Automatic Control 54(1), 2009.
 
 from dataclasses import dataclass
 
-import torch
-
 from fedsurf.algorithms.algorithm import GradientMethod, State
 from fedsurf.algorithms.checks import check_mixes
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -31,12 +30,12 @@ class DGD(GradientMethod):
     name = "DGD"
     step_size: float = 1.0
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+    def init(self, task: Task, network: Network, streams: Streams) -> State:
         """Draw W_0."""
         check_mixes(network, self.name)
-        return State(self._first_weights(task, network, generator))
+        return State(self._first_weights(task, network, streams))
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Return S·W − β ∇f(W)."""
-        gradient = self._gradient(state.weights, task, network, generator)
+        gradient = self._gradient(state.weights, task, network, streams)
         return State(network.mix(state.weights) - self.step_size * gradient, state.steps + 1)

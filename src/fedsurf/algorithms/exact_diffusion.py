@@ -6,11 +6,11 @@ learning, part I: algorithm development", IEEE Transactions on Signal Processing
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
 from fedsurf.algorithms.checks import check_averages
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -20,7 +20,7 @@ class DiffusionState(State):
     """Weights, and the adapted weights of the step before."""
 
     adapted: Tensor
-    """Ψ of the step before, `[nodes, parameters]`; W(0) before the first step."""
+    """Ψ of the step before, `[rows, parameters]`; W(0) before the first step."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class ExactDiffusion(GradientMethod):
 
     name = "Exact Diffusion"
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> DiffusionState:
+    def init(self, task: Task, network: Network, streams: Streams) -> DiffusionState:
         """Draw W_0."""
         check_averages(network, self.name)
-        weights = self._first_weights(task, network, generator)
+        weights = self._first_weights(task, network, streams)
         return DiffusionState(weights, adapted=weights)
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Adapt, correct, and combine with the neighbours."""
         state = own_state(state, DiffusionState)
-        gradient = self._gradient(state.weights, task, network, generator)
+        gradient = self._gradient(state.weights, task, network, streams)
         adapted = state.weights - self.step_size * gradient
         corrected = adapted + state.weights - state.adapted
         combined = (corrected + network.mix(corrected)) / 2

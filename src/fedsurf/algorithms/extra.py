@@ -6,11 +6,11 @@ consensus optimization", SIAM Journal on Optimization 25(2), 2015.
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
 from fedsurf.algorithms.checks import check_averages
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -20,7 +20,7 @@ class ExtraState(State):
     """Weights, and the terms of the step before."""
 
     past: Tensor
-    """½ (I + S) W(l−1) − β ∇f(W(l−1)) of the step before, `[nodes, parameters]`; W(0) before the first
+    """½ (I + S) W(l−1) − β ∇f(W(l−1)) of the step before, `[rows, parameters]`; W(0) before the first
     step, which makes that one a step of DGD."""
 
 
@@ -46,15 +46,15 @@ class EXTRA(GradientMethod):
 
     name = "EXTRA"
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> ExtraState:
+    def init(self, task: Task, network: Network, streams: Streams) -> ExtraState:
         """Draw W_0."""
         check_averages(network, self.name)
-        weights = self._first_weights(task, network, generator)
+        weights = self._first_weights(task, network, streams)
         return ExtraState(weights, past=weights)
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Return (I + S) W − β ∇f(W) less the terms of the step before."""
         state = own_state(state, ExtraState)
-        descent = self.step_size * self._gradient(state.weights, task, network, generator)
+        descent = self.step_size * self._gradient(state.weights, task, network, streams)
         both = state.weights + network.mix(state.weights)
         return ExtraState(both - descent - state.past, state.steps + 1, past=both / 2 - descent)

@@ -4,29 +4,28 @@ S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar 
 "Adaptive federated optimization", ICLR 2021, Algorithm 2.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State, own_state
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.algorithm import own_state
+from fedsurf.algorithms.fedavg import FedAvg
+from fedsurf.algorithms.server import Replies, RoundState
 from fedsurf.common.checks import check_below_one, check_positive
-from fedsurf.network import Network
-from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdamState(State):
+class FedAdamState(RoundState):
     """The model and the server's moments."""
 
     first_moment: Tensor
     second_moment: Tensor
-    """The paper's m and v, `[parameters]`."""
+    """The paper's m and v, `[servers, parameters]`."""
 
 
 @dataclass(frozen=True)
-class FedAdam(ServerMethod):
+class FedAdam(FedAvg):
     """FedAvg with Adam's steps at the server.
 
     With Δ the mean of w_k − w_t over the agents that report, the server sets, number by number,
@@ -59,22 +58,21 @@ class FedAdam(ServerMethod):
         check_below_one(self.beta2, "beta2")
         check_positive(self.tau, "tau")
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> FedAdamState:
-        """Draw the server's first model; m = 0 and v = τ²."""
-        weights = self._first_weights(task, network, generator)
-        zero = torch.zeros_like(weights[0])
-        return FedAdamState(weights, first_moment=zero, second_moment=zero + self.tau**2)
+    def first_state(self, first: RoundState, drawn: Tensor, agents: int) -> RoundState:  # noqa: ARG002
+        """Return the state before the first round; m = 0 and v = τ²."""
+        zero = torch.zeros_like(first.weights)
+        return FedAdamState(
+            first.weights,
+            total=first.total,
+            first_moment=zero,
+            second_moment=zero + self.tau**2,
+        )
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Move the server's model by the first moment over the root of the second."""
+    def server_update(self, state: RoundState, replies: Replies) -> RoundState:
+        """Move the model by the first moment over the root of the second."""
         state = own_state(state, FedAdamState)
-        called = self._call(task, network)
-        server = state.weights[0]
-        received = called.download(server)
-        change = called.average(self._train(received, called.examples, generator)) - server
+        change = replies.mean - state.weights
         first = self.beta1 * state.first_moment + (1 - self.beta1) * change
         second = self.beta2 * state.second_moment + (1 - self.beta2) * change.square()
-        moved = server + self.server_step_size * first / (second.sqrt() + self.tau)
-        return FedAdamState(
-            called.everywhere(moved), state.steps + 1, first_moment=first, second_moment=second
-        )
+        moved = state.weights + self.server_step_size * first / (second.sqrt() + self.tau)
+        return replace(state, weights=moved, first_moment=first, second_moment=second)

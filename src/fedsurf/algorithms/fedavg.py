@@ -4,16 +4,12 @@ H. B. McMahan, E. Moore, D. Ramage, S. Hampson and B. Agüera y Arcas, "Communic
 learning of deep networks from decentralized data", AISTATS 2017.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State
 from fedsurf.algorithms.local import Correction
-from fedsurf.algorithms.server import ServerMethod
-from fedsurf.network import Network
-from fedsurf.tasks.task import Task
+from fedsurf.algorithms.server import Own, Replies, RoundState, ServerMethod, Work
 
 
 @dataclass(frozen=True)
@@ -41,10 +37,14 @@ class FedAvg(ServerMethod):
         """Return a term to add to every gradient, given the received models `[called, parameters]`."""
         return None
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the average of the called agents' trained models."""
-        called = self._call(task, network)
-        received = called.download(state.weights[0])
-        correction = self._correction(received)
-        local = self._train(received, called.examples, generator, correction=correction)
-        return State(called.everywhere(called.average(local)), state.steps + 1)
+    def server_message(self, state: RoundState) -> Tensor:
+        """Send the model."""
+        return state.weights
+
+    def agent_reply(self, received: Tensor, own: Own, work: Work) -> tuple[Tensor, Own]:
+        """Reply with the trained model."""
+        return self.train(received, work, correction=self._correction(received)), own
+
+    def server_update(self, state: RoundState, replies: Replies) -> RoundState:
+        """Take the average of the trained models."""
+        return replace(state, weights=replies.mean)

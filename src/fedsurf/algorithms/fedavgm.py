@@ -4,27 +4,26 @@ T.-M. H. Hsu, H. Qi and M. Brown, "Measuring the effects of non-identical data d
 federated visual classification", arXiv:1909.06335, 2019.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State, own_state
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.algorithm import own_state
+from fedsurf.algorithms.fedavg import FedAvg
+from fedsurf.algorithms.server import Replies, RoundState
 from fedsurf.common.checks import check_below_one, check_positive
-from fedsurf.network import Network
-from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvgMState(State):
-    """The model and the server's velocity v, `[parameters]`."""
+class FedAvgMState(RoundState):
+    """The model and the server's velocity v, `[servers, parameters]`."""
 
     velocity: Tensor
 
 
 @dataclass(frozen=True)
-class FedAvgM(ServerMethod):
+class FedAvgM(FedAvg):
     """FedAvg with a heavy ball at the server.
 
     With Δ = Σ_k (n_k/n) (w_t − w_k) over the agents that report, the server sets
@@ -50,18 +49,15 @@ class FedAvgM(ServerMethod):
         check_below_one(self.momentum, "momentum")
         check_positive(self.server_step_size, "server_step_size")
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> FedAvgMState:
-        """Draw the server's first model; the velocity is zero."""
-        weights = self._first_weights(task, network, generator)
-        return FedAvgMState(weights, velocity=torch.zeros_like(weights[0]))
+    def first_state(self, first: RoundState, drawn: Tensor, agents: int) -> RoundState:  # noqa: ARG002
+        """Return the state before the first round; the velocity is zero."""
+        return FedAvgMState(
+            first.weights, total=first.total, velocity=torch.zeros_like(first.weights)
+        )
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Move the server's model along its velocity."""
+    def server_update(self, state: RoundState, replies: Replies) -> RoundState:
+        """Move the model along the velocity."""
         state = own_state(state, FedAvgMState)
-        called = self._call(task, network)
-        server = state.weights[0]
-        received = called.download(server)
-        local = self._train(received, called.examples, generator)
-        velocity = self.momentum * state.velocity + (server - called.average(local))
-        weights = called.everywhere(server - self.server_step_size * velocity)
-        return FedAvgMState(weights, state.steps + 1, velocity=velocity)
+        velocity = self.momentum * state.velocity + (state.weights - replies.mean)
+        weights = state.weights - self.server_step_size * velocity
+        return replace(state, weights=weights, velocity=velocity)

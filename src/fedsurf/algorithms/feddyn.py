@@ -4,26 +4,26 @@ D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough and V. Sal
 learning based on dynamic regularization", ICLR 2021, Algorithm 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State, own_state
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.algorithm import own_state
+from fedsurf.algorithms.server import Own, Replies, RoundState, ServerMethod, Work
 from fedsurf.common.checks import check_positive
-from fedsurf.network import Network
-from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDynState(State):
+class FedDynState(RoundState):
     """The model and the regularisers' gradients, which are zero at the start."""
 
     gradients: Tensor
     """The agents' h_k, `[agents, parameters]`."""
     server_gradient: Tensor
-    """The server's h, `[parameters]`: the weighted mean of all h_k."""
+    """The server's h, `[servers, parameters]`: the weighted mean of all h_k."""
+
+    agents_own = ("gradients",)
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,33 @@ class FedDyn(ServerMethod):
         super().__post_init__()
         check_positive(self.alpha, "alpha")
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> FedDynState:
-        """Draw the server's first model; all h are zero."""
-        weights = self._first_weights(task, network, generator)
-        gradients = weights.new_zeros(task.agents, weights.shape[1])
+    def first_state(self, first: RoundState, drawn: Tensor, agents: int) -> RoundState:
+        """Return the state before the first round; all h are zero."""
         return FedDynState(
-            weights, gradients=gradients, server_gradient=torch.zeros_like(weights[0])
+            first.weights,
+            total=first.total,
+            gradients=drawn.new_zeros(agents, drawn.shape[1]),
+            server_gradient=torch.zeros_like(first.weights),
         )
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the called agents' average, corrected by the server's h."""
-        state = own_state(state, FedDynState)
-        called = self._call(task, network)
-        received = called.download(state.weights[0])
-        gradients = state.gradients[called.agents]
-        local = self._train(
+    def server_message(self, state: RoundState) -> Tensor:
+        """Send the model."""
+        return state.weights
+
+    def agent_reply(self, received: Tensor, own: Own, work: Work) -> tuple[Tensor, Own]:
+        """Reply with the trained model, and update h_k."""
+        gradients = own["gradients"]
+        local = self.train(
             received,
-            called.examples,
-            generator,
+            work,
             correction=lambda weights: self.alpha * (weights - received) - gradients,
         )
-        renewed = gradients - self.alpha * (local - received)
-        average = called.average(local)
-        change = called.presence * (average - state.weights[0])
-        server_gradient = state.server_gradient - self.alpha * change
-        return FedDynState(
-            called.everywhere(average - server_gradient / self.alpha),
-            state.steps + 1,
-            gradients=state.gradients.index_copy(0, called.agents, renewed),
-            server_gradient=server_gradient,
-        )
+        return local, {"gradients": gradients - self.alpha * (local - received)}
+
+    def server_update(self, state: RoundState, replies: Replies) -> RoundState:
+        """Take the average, corrected by the server's h."""
+        state = own_state(state, FedDynState)
+        average = replies.mean
+        change = replies.presence * (average - state.weights)
+        gradient = state.server_gradient - self.alpha * change
+        return replace(state, weights=average - gradient / self.alpha, server_gradient=gradient)

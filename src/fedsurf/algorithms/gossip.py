@@ -26,8 +26,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import ClassicalMethod, State, own_state
+from fedsurf.algorithms.algorithm import ClassicalMethod, ServerState, State, own_state
 from fedsurf.algorithms.checks import check_averages
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -37,19 +38,28 @@ Solve = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingState(State):
-    """Weights, and the estimates of the mean statistic from which they are solved."""
+    """Weights, and the estimates of the mean statistic from which they are solved, over a graph."""
 
     values: Tensor
-    """Each agent's estimate of the mean statistic, `[nodes, size]`. Through a server: its estimate in
-    row 0, the agents' own statistics below it."""
+    """Each agent's estimate of the mean statistic, `[agents, size]`."""
     previous: Tensor
     """The estimates one round ago."""
     relaxation: float
     """ω of the last round."""
     contraction: float
     """λ of the acceleration; 0 without acceleration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAveragingState(ServerState):
+    """The server's weights and estimate, and the agents' own statistics."""
+
+    estimate: Tensor
+    """The mean of the statistics that the server has, `[servers, size]`."""
+    statistics: Tensor
+    """Each agent's own statistic, `[agents, size]`."""
     heard: Tensor
-    """The agents whose statistic the server has, bool `[agents]`."""
+    """The agents whose statistic the server has, bool `[all agents]`; calls are known to everybody."""
 
 
 @dataclass(frozen=True)
@@ -60,81 +70,74 @@ class AveragingMethod(ClassicalMethod):
     """Chebyshev-accelerated gossip, or plain."""
 
     @abstractmethod
-    def _statistics(self, task: Task, weights: Tensor) -> Tensor:
-        """Return the statistics to average, `[agents, size]`, given W_0 `[nodes, parameters]`."""
+    def _statistics(self, task: Task, first: Tensor) -> Tensor:
+        """Return the statistics to average, `[agents, size]`, given a W_0 that all share, `[1, parameters]`."""
 
     @abstractmethod
     def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
         """Return weights `[rows, parameters]`, given estimates `[rows, size]` and the weights so far."""
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> AveragingState:
+    def init(self, task: Task, network: Network, streams: Streams) -> State:
         """Draw W_0 and compute the agents' statistics."""
-        weights = self._first_weights(task, network, generator)
-        statistics = self._statistics(task, weights)
-        return begin_averaging(weights, statistics, network, accelerated=self.accelerated)
+        weights = self._first_weights(task, network, streams)
+        first = self.start.draw(self.model, streams.shared(), task.train.x)
+        statistics = self._statistics(task, first)
+        if network.server:
+            return begin_calls(first[: network.servers], statistics, network)
+        return begin_gossip(weights, statistics, network, accelerated=self.accelerated)
 
     def step(
         self,
         state: State,
         task: Task,  # noqa: ARG002 - its statistics are in the state
         network: Network,
-        generator: torch.Generator,  # noqa: ARG002 - nothing is random here
-    ) -> AveragingState:
+        streams: Streams,  # noqa: ARG002 - nothing is random here
+    ) -> State:
         """Average for one round, then solve."""
-        return averaging_step(own_state(state, AveragingState), network, self._solve)
+        if network.server:
+            return through_server(own_state(state, ServerAveragingState), network, self._solve)
+        return gossip_step(own_state(state, AveragingState), network, self._solve)
 
 
-def begin_averaging(
+def begin_gossip(
     weights: Tensor, statistics: Tensor, network: Network, *, accelerated: bool
 ) -> AveragingState:
-    """Return the state before the first round, given W_0 and statistics `[agents, size]`.
+    """Return the state before the first round over a graph, given W_0 and statistics `[agents, size]`.
 
-    A graph needs a symmetric S whose rows sum to 1 (`metropolis`). The acceleration has no effect
-    through a server, nor on a network with faults or changing links.
+    The graph needs a symmetric S whose rows sum to 1 (`metropolis`). The acceleration has no effect on a
+    network with faults or changing links.
     """
-    heard = torch.zeros(len(statistics), dtype=torch.bool)
-    if network.server:
-        statistics = torch.cat([torch.zeros_like(statistics[:1]), statistics])
-        accelerated = False
-    else:
-        check_averages(network, "gossip")
+    check_averages(network, "gossip")
+    facts = network.facts
+    accelerated = accelerated and facts.reliable
     return AveragingState(
         weights,
         values=statistics,
         previous=statistics,
         relaxation=1.0,
-        contraction=network.second_eigenvalue if accelerated and network.reliable else 0.0,
-        heard=heard,
+        contraction=facts.spectrum.second_eigenvalue if accelerated else 0.0,
     )
 
 
-def averaging_step(state: AveragingState, network: Network, solve: Solve) -> AveragingState:
-    """Average for one round, and solve for the weights given the new estimates.
+def gossip_step(state: AveragingState, network: Network, solve: Solve) -> AveragingState:
+    """Average for one round over a graph, and solve for the weights given the new estimates.
 
-    Over a graph every link carries the statistic, and every agent solves, unless its estimate moved
-    by no more than rounding. Through a server the called agents upload their statistics, the server
-    solves, and the called agents download the weights; as in every method through a server, all agents
-    are judged with the server's weights.
+    Every link carries the statistic, and every agent solves, unless its estimate moved by no more than
+    rounding.
     """
-    if network.server:
-        return _through_server(state, network, solve)
     relaxation = 1.0
     if state.steps:
         before = state.relaxation if state.steps > 1 else 2.0
         relaxation = 1 / (1 - state.contraction**2 * before / 4)
     mixed = torch.lerp(state.previous, network.mix(state.values), relaxation)
-    weights = state.weights
     rounding = 10 * torch.finfo(mixed.dtype).eps
     change = (mixed - state.values).square().sum(1).sqrt()
     moved = change > rounding * mixed.square().sum(1).sqrt()
     if state.steps == 0:
         moved = torch.ones_like(moved)
-    if moved.any():
-        weights = weights.clone()
-        weights[moved] = solve(mixed[moved], weights[moved])
     return replace(
         state,
-        weights=weights,
+        weights=_solved(solve, mixed, state.weights, moved),
         steps=state.steps + 1,
         values=mixed,
         previous=state.values,
@@ -142,18 +145,44 @@ def averaging_step(state: AveragingState, network: Network, solve: Solve) -> Ave
     )
 
 
-def _through_server(state: AveragingState, network: Network, solve: Solve) -> AveragingState:
+def _solved(solve: Solve, estimates: Tensor, weights: Tensor, moved: Tensor) -> Tensor:
+    """Solve for the weights of the rows that moved; the others keep theirs."""
+    if moved.device.type != "cpu":  # which rows moved is not known without waiting for the device
+        return torch.where(moved[:, None], solve(estimates, weights), weights)
+    rows = moved.nonzero().flatten()
+    return (
+        weights.index_copy(0, rows, solve(estimates[rows], weights[rows])) if len(rows) else weights
+    )
+
+
+def begin_calls(weights: Tensor, statistics: Tensor, network: Network) -> ServerAveragingState:
+    """Return the state before the first round through a server, given `weights[servers, parameters]`."""
+    return ServerAveragingState(
+        weights,
+        estimate=statistics.new_zeros(network.servers, statistics.shape[1]),
+        statistics=statistics,
+        heard=torch.zeros(network.agents, dtype=torch.bool),
+    )
+
+
+def through_server(
+    state: ServerAveragingState, network: Network, solve: Solve
+) -> ServerAveragingState:
+    """Take a round through a server, and solve for the weights given its new estimate.
+
+    The called agents upload their statistics unless the server has them, and download the weights; as in
+    every method through a server, all agents are judged with the server's weights.
+    """
     called = network.call()
-    fresh = called[~state.heard[called]]
-    values, heard, server = state.values, state.heard, state.weights[:1]
-    uploaded = network.upload(values[1 + fresh], fresh, among=~heard)
-    if len(fresh):
-        known = int(heard.sum())
-        total = known * values[0] + uploaded.sum(0)
-        estimate = (total / (known + len(fresh)))[None]
-        values = torch.cat([estimate, values[1:]])
-        heard = heard.index_fill(0, fresh, True)
-        server = solve(estimate, server)
-    network.download(server[0], called)
-    weights = server.expand(network.nodes, -1)
-    return replace(state, weights=weights, steps=state.steps + 1, values=values, heard=heard)
+    fresh = called.only(~state.heard, network.agent_rows(network.ids))
+    reply = state.statistics[fresh.here.to(state.statistics.device)]
+    uploaded = network.upload(reply, fresh, among=~state.heard)
+    heard = state.heard.index_fill(0, fresh.agents, True)
+    weights, estimate = state.weights, state.estimate
+    if len(fresh) and network.servers:
+        known = int(state.heard.sum())
+        total = known * estimate + uploaded.sum(0)
+        estimate = total / (known + len(fresh))
+        weights = solve(estimate, weights)
+    network.download(weights, called)
+    return replace(state, weights=weights, steps=state.steps + 1, estimate=estimate, heard=heard)

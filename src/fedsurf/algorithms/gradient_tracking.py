@@ -15,6 +15,7 @@ from torch import Tensor
 from fedsurf.algorithms.algorithm import GradientMethod, State, own_state
 from fedsurf.algorithms.checks import check_averages
 from fedsurf.common.checks import check_below_one
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -24,11 +25,11 @@ class TrackingState(State):
     """Weights, and estimates of the average gradient."""
 
     tracker: Tensor
-    """Y of the step before, `[nodes, parameters]`; zero before the first step."""
+    """Y of the step before, `[rows, parameters]`; zero before the first step."""
     gradient: Tensor
-    """The gradient of the step before, `[nodes, parameters]`; zero before the first step."""
+    """The gradient of the step before, `[rows, parameters]`; zero before the first step."""
     previous: Tensor
-    """The weights before the last step, for the momentum, `[nodes, parameters]`."""
+    """The weights before the last step, for the momentum, `[rows, parameters]`."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,21 @@ class GradientTracking(GradientMethod):
         super().__post_init__()
         check_below_one(self.momentum, "momentum")
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> TrackingState:
+    def init(self, task: Task, network: Network, streams: Streams) -> TrackingState:
         """Draw W_0; trackers are zero."""
         check_averages(network, self.name)
-        weights = self._first_weights(task, network, generator)
+        weights = self._first_weights(task, network, streams)
         zero = torch.zeros_like(weights)
         return TrackingState(weights, tracker=zero, gradient=zero, previous=weights)
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Update the tracker, Y(l) = S·Y(l−1) + ∇f(W(l)) − ∇f(W(l−1)); then W(l+1).
 
         Both products belong to one round, since Y(l−1) and W(l) are known at its beginning.
         """
         state = own_state(state, TrackingState)
         weights = state.weights
-        gradient = self._gradient(weights, task, network, generator)
+        gradient = self._gradient(weights, task, network, streams)
         mixed, tracker = network.mix(torch.stack([weights, state.tracker], 1)).unbind(1)
         tracker = tracker + gradient - state.gradient
         moved = mixed - self.step_size * tracker

@@ -30,9 +30,12 @@ class MomentMethod(AveragingMethod):
     def __post_init__(self) -> None:
         check_head(self.model, self.name)
 
-    def _statistics(self, task: Task, weights: Tensor) -> Tensor:  # noqa: ARG002
-        check_head_fits(self.model, task)
+    def check(self, task: Task) -> None:
+        """Raise if the second moments of a feature would be lost to rounding."""
         check_precision(task, self.name)
+
+    def _statistics(self, task: Task, first: Tensor) -> Tensor:  # noqa: ARG002
+        check_head_fits(self.model, task)
         return moments(task.train, task.classes)
 
     def _solve(self, estimates: Tensor, weights: Tensor) -> Tensor:
@@ -102,7 +105,7 @@ class LDA(MomentMethod):
 def moments(examples: Examples, classes: int) -> Tensor:
     """Return each agent's class sums and counts, then Σ x xᵀ's upper triangle, `[agents, size]`."""
     x = examples.x if examples.mask is None else examples.x * examples.mask[:, :, None]
-    row, column = torch.triu_indices(examples.features, examples.features)
+    row, column = torch.triu_indices(examples.features, examples.features, device=x.device)
     second = torch.bmm(x.transpose(1, 2), x)[:, row, column]
     return torch.cat([class_sums(examples, classes), second], 1)
 
@@ -111,9 +114,10 @@ def split_moments(statistics: Tensor, classes: int, features: int) -> tuple[Tens
     """Undo `moments`: class sums, counts and the second moment `[agents, p, p]`."""
     first = classes * (features + 1)
     sums, counts = split_class_sums(statistics[:, :first], classes)
-    row, column = torch.triu_indices(features, features)
-    place = torch.empty(features, features, dtype=torch.int64)
-    place[row, column] = place[column, row] = torch.arange(len(row))
+    device = statistics.device
+    row, column = torch.triu_indices(features, features, device=device)
+    place = torch.empty(features, features, dtype=torch.int64, device=device)
+    place[row, column] = place[column, row] = torch.arange(len(row), device=device)
     second = statistics[:, first:].index_select(1, place.flatten())
     return sums, counts, second.reshape(-1, features, features)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model
 from fedsurf.tasks.task import Examples
 
@@ -25,7 +26,7 @@ def local_descent(
     model: Model,
     weights: Tensor,
     examples: Examples,
-    generator: torch.Generator,
+    streams: Streams,
     *,
     steps: int,
     step_size: float,
@@ -40,8 +41,10 @@ def local_descent(
     correction, e.g. a proximal term or a control variate, is added to every gradient.
     """
     velocity = torch.zeros_like(weights)
-    for _ in range(steps):
-        batch = examples if batch_size is None else examples.draw(batch_size, generator)
+    for step in range(steps):
+        batch = examples
+        if batch_size is not None:
+            batch = examples.draw(batch_size, streams.at("local step", step))
         gradient = model.gradient(weights, batch)
         if correction is not None:
             gradient = gradient + correction(weights)
@@ -78,7 +81,7 @@ def local_optimum(
     curvature = _Curvature(weights)
     busy = gradient.abs().amax(1) > tolerance
     for _ in range(iterations):
-        if not busy.any():
+        if none_left(busy):
             break
         direction = curvature.direction(gradient)
         descent = (direction * gradient).sum(1)
@@ -89,7 +92,7 @@ def local_optimum(
             moved = weights + step[:, None] * direction
             reached = objective(moved)
             enough = reached <= value + 1e-4 * step * descent + rounding
-            if (enough | ~busy).all():
+            if none_left(busy & ~enough):
                 break
             step = torch.where(enough, step, step / 2)
         busy = busy & enough & moved.ne(weights).any(1)
@@ -100,6 +103,11 @@ def local_optimum(
         weights, gradient = moved, after
         busy = busy & (gradient.abs().amax(1) > tolerance)
     return weights
+
+
+def none_left(mask: Tensor) -> bool:
+    """Whether a mask is False everywhere, as far as that is known without waiting for a device."""
+    return mask.device.type == "cpu" and not mask.any()
 
 
 class _Curvature:

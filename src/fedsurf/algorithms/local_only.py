@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from fedsurf.algorithms.algorithm import ClassicalMethod, State
 from fedsurf.algorithms.local import local_optimum
 from fedsurf.common.checks import check_count, check_positive
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 
@@ -36,16 +35,16 @@ class LocalOnly(ClassicalMethod):
         check_positive(self.strength, "strength")
         check_count(self.iterations, "iterations")
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+    def init(self, task: Task, network: Network, streams: Streams) -> State:
         """Draw W_0."""
-        return State(self._first_weights(task, network, generator))
+        return State(self._first_weights(task, network, streams))
 
     def step(
         self,
         state: State,
         task: Task,
         network: Network,
-        generator: torch.Generator,  # noqa: ARG002 - nothing is random here
+        streams: Streams,  # noqa: ARG002 - nothing is random here
     ) -> State:
         """Train to optimality in the first step; a server's row stays as it is."""
         if state.steps > 0:
@@ -57,4 +56,4 @@ class LocalOnly(ClassicalMethod):
             self.strength,
             iterations=self.iterations,
         )
-        return State(torch.cat([state.weights[: int(network.server)], trained]), 1)
+        return State(network.with_server(trained, state.weights[: network.servers]), 1)

@@ -7,31 +7,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 from torch.func import grad
 from torch.nn import functional
 
-from fedsurf.algorithms.algorithm import State, own_state
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.fedavg import FedAvg
+from fedsurf.algorithms.server import Own, RoundState, Work
 from fedsurf.common.checks import check_not_negative, check_positive
 from fedsurf.models import Model
-from fedsurf.network import Network
-from fedsurf.tasks.task import Examples, Task
+from fedsurf.tasks.task import Examples
 
 Representation = Callable[[Tensor, Tensor], Tensor]
 """Maps `weights[agents, parameters]` and `x[agents, examples, …]` to `[agents, examples, width]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MOONState(State):
+class MOONState(RoundState):
     """The server's model and the agents' previous ones, `[agents, parameters]`; W_0 at the start."""
 
     previous: Tensor
 
+    agents_own = ("previous",)
+
 
 @dataclass(frozen=True)
-class MOON(ServerMethod):
+class MOON(FedAvg):
     """FedAvg whose agents keep their representations near the server's.
 
     Each called agent adds to its loss μ times, in the mean over the examples of the mini-batch,
@@ -75,23 +75,15 @@ class MOON(ServerMethod):
                 "but it must be 'features', 'logits' or a function of weights and examples"
             )
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> MOONState:
-        """Draw the server's first model, which is also every agent's previous one."""
-        weights = self._first_weights(task, network, generator)
-        return MOONState(weights, previous=network.agent_rows(weights))
+    def first_state(self, first: RoundState, drawn: Tensor, agents: int) -> RoundState:
+        """Return the state before the first round; W_0 is every agent's previous model, too."""
+        previous = drawn.repeat(agents, 1)
+        return MOONState(first.weights, total=first.total, previous=previous)
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Return the average of the called agents' trained models."""
-        state = own_state(state, MOONState)
-        called = self._call(task, network)
-        received = called.download(state.weights[0])
-        contrasted = _Contrasted(self, received, state.previous[called.agents])
-        local = self._train(received, called.examples, generator, model=contrasted)
-        return MOONState(
-            called.everywhere(called.average(local)),
-            state.steps + 1,
-            previous=state.previous.index_copy(0, called.agents, local),
-        )
+    def agent_reply(self, received: Tensor, own: Own, work: Work) -> tuple[Tensor, Own]:
+        """Reply with the trained model, which is the next previous one."""
+        local = self.train(received, work, model=_Contrasted(self, received, own["previous"]))
+        return local, {"previous": local}
 
     def represent(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return the contrasted representation, `[agents, examples, width]`."""

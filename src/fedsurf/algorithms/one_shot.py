@@ -22,8 +22,8 @@ class OneShot(AveragingMethod):
 
         w_i = argmin_w f_i(w) + (strength/2) ‖w‖²,   w = (1/n) Σ_i w_i
 
-    All agents train from the same row of W_0, node 0's, since averages of a model that is not convex
-    need a common start; a common seed gives it without a message. A message holds the weights, and
+    All agents train from the same W_0, since averages of a model that is not convex need a common start;
+    a common seed gives it without a message. A message holds the weights, and
     one float more if agents are weighted by their examples.
 
     Examples
@@ -47,10 +47,10 @@ class OneShot(AveragingMethod):
         check_count(self.iterations, "iterations")
         check_option(self.weighting, AgentWeighting, "weighting")
 
-    def _statistics(self, task: Task, weights: Tensor) -> Tensor:
-        first = weights[:1].expand(task.agents, -1)
+    def _statistics(self, task: Task, first: Tensor) -> Tensor:
+        every = first.expand(task.agents, -1)
         trained = local_optimum(
-            self.model, first, task.train, self.strength, iterations=self.iterations
+            self.model, every, task.train, self.strength, iterations=self.iterations
         )
         if self.weighting == "uniform":
             return trained

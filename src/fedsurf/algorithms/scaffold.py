@@ -4,26 +4,26 @@ S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich and A. T. Suresh,
 stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1 with option II.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedsurf.algorithms.algorithm import State, own_state
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.algorithm import own_state
+from fedsurf.algorithms.server import Own, Replies, RoundState, ServerMethod, Work
 from fedsurf.common.checks import check_positive
-from fedsurf.network import Network
-from fedsurf.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class SCAFFOLDState(State):
+class SCAFFOLDState(RoundState):
     """The model and the control variates, which are zero at the start."""
 
     variates: Tensor
     """The agents' c_i, `[agents, parameters]`."""
     server_variate: Tensor
-    """The server's c, `[parameters]`: the weighted mean of all c_i."""
+    """The server's c, `[servers, parameters]`: the weighted mean of all c_i."""
+
+    agents_own = ("variates",)
 
 
 @dataclass(frozen=True)
@@ -59,29 +59,35 @@ class SCAFFOLD(ServerMethod):
         super().__post_init__()
         check_positive(self.server_step_size, "server_step_size")
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> SCAFFOLDState:
-        """Draw the server's first model; all variates are zero."""
-        weights = self._first_weights(task, network, generator)
-        variates = weights.new_zeros(task.agents, weights.shape[1])
+    def first_state(self, first: RoundState, drawn: Tensor, agents: int) -> RoundState:
+        """Return the state before the first round; all variates are zero."""
         return SCAFFOLDState(
-            weights, variates=variates, server_variate=torch.zeros_like(weights[0])
+            first.weights,
+            total=first.total,
+            variates=drawn.new_zeros(agents, drawn.shape[1]),
+            server_variate=torch.zeros_like(first.weights),
         )
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
-        """Move the model and the server's variate by the mean changes of the called agents."""
+    def server_message(self, state: RoundState) -> Tensor:
+        """Send the model and the server's variate."""
         state = own_state(state, SCAFFOLDState)
-        called = self._call(task, network)
-        sent = torch.stack([state.weights[0], state.server_variate])
-        received, server_variate = called.download(sent).unbind(1)
-        variates = state.variates[called.agents]
+        return torch.stack([state.weights, state.server_variate], 1)
+
+    def agent_reply(self, received: Tensor, own: Own, work: Work) -> tuple[Tensor, Own]:
+        """Reply with the changes of the model and of the agent's variate."""
+        model, server_variate = received.unbind(1)
+        variates = own["variates"]
         drift = server_variate - variates
-        local = self._train(received, called.examples, generator, correction=lambda _: drift)
-        change = local - received
+        change = self.train(model, work, correction=lambda _: drift) - model
         renewed = -drift - change / (self.local_steps * self.step_size)
-        mean_change = called.average(torch.stack([change, renewed - variates], 1))
-        return SCAFFOLDState(
-            called.everywhere(state.weights[0] + self.server_step_size * mean_change[0]),
-            state.steps + 1,
-            variates=state.variates.index_copy(0, called.agents, renewed),
-            server_variate=state.server_variate + called.presence * mean_change[1],
+        return torch.stack([change, renewed - variates], 1), {"variates": renewed}
+
+    def server_update(self, state: RoundState, replies: Replies) -> RoundState:
+        """Move the model and the server's variate by the mean changes."""
+        state = own_state(state, SCAFFOLDState)
+        change, of_variates = replies.mean.unbind(1)
+        return replace(
+            state,
+            weights=state.weights + self.server_step_size * change,
+            server_variate=state.server_variate + replies.presence * of_variates,
         )

@@ -28,11 +28,15 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
     >>> torch.equal(*(torch.rand(3, generator=generator(0, "task", 17)) for _ in range(2)))
     True
     """
-    key = "/".join([str(_whole(seed, "seed")), *(_key(part) for part in path)])
-    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     fresh = torch.Generator()
-    fresh.manual_seed(int.from_bytes(digest, "little") >> 1)
+    fresh.manual_seed(path_key(seed, *path) >> 1)
     return fresh
+
+
+def path_key(seed: int, *path: str | int) -> int:
+    """Return a number of 64 bits, a pure function of the seed and the path."""
+    key = "/".join([str(_whole(seed, "seed")), *(_key(part) for part in path)])
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
 def _key(part: str | int) -> str:

@@ -18,9 +18,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedsurf.algorithms.algorithm import own_state
 from fedsurf.common.checks import check_kind, check_option, check_share, check_whole, counted
 from fedsurf.common.randomness import generator
+from fedsurf.common.streams import Streams
 from fedsurf.common.threads import threads
 from fedsurf.estimator.federations import (
     Array,
@@ -38,11 +38,10 @@ from fedsurf.estimator.federations import (
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Calling, Network
 from fedsurf.pretrained import load
-from fedsurf.tasks.groups import split_examples, split_groups
+from fedsurf.tasks.groups import group_agents, split_examples, split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, Scaling
-from fedsurf.unrolled.transferable.optimizer import TransferState
 
 SCALINGS: dict[Any, Scaling] = {"auto": "auto", True: "features", False: "whole"}
 """The optimizer's name of each value of `standardize`."""
@@ -207,7 +206,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             with training_errors(network, owner, x.shape[1]), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
-                self._train(task, network, generator(seed, "steps"), on_layer)
+                self._train(task, network, Streams(seed, network.ids, "fit"), on_layer)
             self.classes_, self.agents_, self.owner_ = classes, ids, owner
             names = dict(enumerate(names_of(ids)))
             self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
@@ -300,7 +299,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         task: Task,
         network: Network,
-        random: torch.Generator,
+        streams: Streams,
         on_layer: Callable[[], None] | None,
     ) -> None:
         """Run the optimizer, and keep the heads, the trajectory and the units of the features."""
@@ -322,15 +321,16 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
         self._staged, records = [], []
-        state = algorithm.init(task, network, random)
-        groups = state.groups
+        algorithm.check(task)
+        state = algorithm.init(task, network, streams.at("start"))
+        groups = group_agents(task.train)
         parts = split_examples(task.train, groups)
         for layer in range(algorithm.steps + 1):
             if layer:
-                state = algorithm.step(state, task, network, random)
+                state = algorithm.step(state, task, network, streams.at("step", layer - 1))
                 if on_layer is not None:
                     on_layer()
-            weights = network.agent_rows(state.weights)
+            weights = state.agent_weights(network)
             if not weights.isfinite().all():
                 raise diverged(network)
             mean = weights.mean(0, keepdim=True)
@@ -351,8 +351,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.agent_coef_, self.agent_intercept_ = heads[:, :, :-1], heads[:, :, -1]
         self.coef_, self.intercept_ = consensus[:, :-1], consensus[:, -1]
         self.trajectory_ = {name: np.array([row[name] for row in records]) for name in records[0]}
-        unit = own_state(state, TransferState).unit
-        self.units_ = np.ones(task.features) if unit is None else unit.double().mean(0).numpy()
+        unit = state.unit.double().mean(0).numpy()
+        self.units_ = unit if len(unit) else np.ones(task.features)
 
 
 def _on_cpu() -> AbstractContextManager[Any]:

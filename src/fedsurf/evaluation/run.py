@@ -2,15 +2,20 @@
 
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, fields
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.common.checks import check_kind, check_whole
+from fedsurf.common.devices import device_named
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.streams import Streams
+from fedsurf.evaluation.measures import all_finite, disagreement, pooled_accuracy, shares
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
@@ -152,12 +157,13 @@ def run(
     path: Sequence[str | int] = (),
     weighting: AgentWeighting = "uniform",
     record: Container[int] | None = None,
+    device: str | torch.device | None = None,
 ) -> Trajectory:
     """Run an algorithm on a task and record its trajectory.
 
-    All algorithms with the same `seed` and `path` draw the same W_0; network and mini-batches have
-    generators of their own. A run diverges when its weights are not finite or a recorded
-    loss is NaN. It stops there: later records are NaN, with the rounds and floats of a whole run.
+    All algorithms with the same `seed` and `path` draw the same W_0 and have the same faults. A run
+    diverges when its weights are not finite or a recorded loss is NaN. It stops there: later records are
+    NaN, with the rounds and floats of a whole run.
 
     Parameters
     ----------
@@ -178,6 +184,9 @@ def run(
     record : container of int or None
         The recorded steps, among them 0 for the start; None for all. With a light model, a record
         takes longer than a step.
+    device : str, torch.device or None
+        Where to compute: "auto", "cpu", "cuda", "cuda:1", "mps"; None for where the task is. Draws are
+        the same on every device.
 
     Examples
     --------
@@ -200,22 +209,28 @@ def run(
     check_whole(steps, "steps")
     if steps < 0:
         raise ValueError(f"steps: got {steps}, but it must be at least 0")
-    start, batches, talk = (seeded(seed, what, *path) for what in ("start", "steps", "network"))
-    network.reset(talk)
-    state = _state(algorithm.init(task, network, start), "init")
+    if hasattr(algorithm, "check"):
+        algorithm.check(task)
+    if device is not None:
+        device = device_named(device)
+        algorithm, task = on_device(algorithm, device), task.to(device=device)
+    streams = Streams(seed, network.ids, *path)
+    network.reset(seeded(seed, "network", *path))
+    state = _state(algorithm.init(task, network, streams.at("start")), "init")
     records: list[tuple[float, ...]] = []
     taken, diverged = 0, False
     for step in range(steps + 1):
         # A run that diverged at its start takes one step, to know what a step costs.
         if step and not (diverged and taken):
-            state = _state(algorithm.step(state, task, network, batches), "step")
+            draws = streams.at("step", step - 1)
+            state = _state(algorithm.step(state, task, network, draws), "step")
             taken = step
-            diverged = diverged or not bool(state.weights.isfinite().all())
+            diverged = diverged or _seen_to_diverge(state, network)
         if record is not None and step not in record:
             continue
         if not diverged:
             seen = _record(algorithm.model, state, task, network, weighting)
-            diverged = math.isnan(seen[2])
+            diverged = math.isnan(seen[2]) or not all_finite(state.agent_weights(network), network)
             if not diverged:
                 records.append(seen)
                 continue
@@ -254,13 +269,14 @@ def run_all(
     seed: int = 0,
     weighting: AgentWeighting = "uniform",
     record: Container[int] | None = None,
+    device: str | torch.device | None = None,
     on_task: Callable[[], None] | None = None,
 ) -> Trajectories:
     """Run an algorithm on every task.
 
     Parameters
     ----------
-    algorithm, network, steps, seed, weighting, record
+    algorithm, network, steps, seed, weighting, record, device
         As in `run`; the path of a run is the number of its task.
     tasks : iterable of Task
         The federated problems, at least one.
@@ -280,6 +296,7 @@ def run_all(
                 path=(number,),
                 weighting=weighting,
                 record=record,
+                device=device,
             )
         )
         if on_task is not None:
@@ -295,21 +312,40 @@ def recorded_steps(rounds: int) -> list[int]:
     return sorted({*steps, *range(110, rounds + 1, 10), rounds})
 
 
+def _seen_to_diverge(state: State, network: Network) -> bool:
+    """Whether the weights are not finite, where that is known without waiting for anybody."""
+    every = len(network.ids) == network.nodes
+    known = every and state.weights.device.type == "cpu"
+    return known and not bool(state.weights.isfinite().all())
+
+
+def on_device(algorithm: Algorithm, device: torch.device) -> Algorithm:
+    """Return an algorithm whose learned parameters, if it has any, are on a device."""
+    if isinstance(algorithm, nn.Module):
+        return cast(Algorithm, deepcopy(algorithm).to(device))
+    optimizer = getattr(algorithm, "optimizer", None)
+    if isinstance(optimizer, nn.Module) and is_dataclass(algorithm):
+        moved = replace(algorithm, optimizer=deepcopy(optimizer).to(device))  # type: ignore[type-var]
+        return cast(Algorithm, moved)
+    return algorithm
+
+
 def _record(
     model: Model, state: State, task: Task, network: Network, weighting: AgentWeighting
 ) -> tuple[float, ...]:
-    weights = network.agent_rows(state.weights)
-    share = task.agent_weights(weighting)
+    weights = state.agent_weights(network)
+    share = shares(task, network, weighting)
     gradient = share[:, None] * model.gradient(weights, task.train)
-    # All agents of a server have the same weights: evaluate them once on the pooled examples.
-    different = weights[:1] if weights.stride(0) == 0 else weights
-    pooled = model.pooled_accuracy(different, task.test).expand(len(weights))
+    own = [model.loss(weights, task.test), model.accuracy(weights, task.test)]
+    sums = [share * own[0], share * own[1], gradient.square().sum(1)]
+    loss, accuracy, square = network.total(torch.stack(sums, 1)).tolist()
+    pooled = pooled_accuracy(model, weights, task.test, network)
     return (
         network.rounds,
         network.floats,
-        float(share @ model.loss(weights, task.test)),
-        float(share @ model.accuracy(weights, task.test)),
-        float(share @ pooled),
-        float(gradient.norm()),
-        float((weights - weights.mean(0)).square().sum(1).mean().sqrt()),
+        loss,
+        accuracy,
+        float(network.collect(share[:, None])[:, 0] @ pooled),
+        math.sqrt(square),
+        float(disagreement(weights, network)),
     )

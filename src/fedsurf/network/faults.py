@@ -1,11 +1,13 @@
 """Faults, as networks that wrap a network: stale agents, lost messages, agents that leave and return.
 
 A fault changes the messages of a round, and the network that it wraps exchanges and counts them. So
-faults wrap graphs, stars and each other. The faults of a round are a function of the run's generator
-and the number of the round alone, so different methods have the same faults.
+faults wrap graphs, stars and each other. The faults of a round are a function of the run's seed, the
+number of the round, and the link or the agent alone, so different methods have the same faults.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,9 +20,10 @@ from fedsurf.common.checks import (
     check_whole,
 )
 from fedsurf.common.randomness import copied, next_seed
-from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.streams import SHARED, Streams
 from fedsurf.network.config import LostWeights
-from fedsurf.network.network import Network
+from fedsurf.network.facts import Facts
+from fedsurf.network.network import CPU, Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import check_called
 
@@ -36,14 +39,17 @@ class FaultyNetwork(Network):
         check_kind(inner, Network, "inner", "a Network")
         check_kind(generator, torch.Generator, "generator", "a torch.Generator")
         self.inner = inner
-        self.server = inner.server
+        self.server, self.servers, self.ids = inner.server, inner.servers, inner.ids
         self.graph, self.shift, self.links = inner.graph, inner.shift, inner.links
-        self.degrees, self.reporting = inner.degrees, inner.reporting
-        self.reliable = False
         # Two faults of one kind draw from different streams.
         self._depth = inner._depth_of(type(self)) if isinstance(inner, FaultyNetwork) else 0
-        self._generator = self._stream(generator)
+        self._seed = next_seed(generator)
         self._begin()
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What everybody knows of the network."""
+        return replace(self.inner.facts, reliable=False)
 
     @property
     def rounds(self) -> int:
@@ -60,16 +66,39 @@ class FaultyNetwork(Network):
         # A copy, so that the inner network draws the same as without faults.
         self.inner.reset(None if generator is None else copied(generator))
         if generator is not None:
-            self._generator = self._stream(generator)
+            self._seed = next_seed(generator)
         self._begin()
 
-    def operator(self, dtype: torch.dtype) -> Tensor:
+    def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return the S of the inner network, without faults."""
-        return self.inner.operator(dtype)
+        return self.inner.operator(dtype, device)
 
-    def operators(self, dtype: torch.dtype) -> list[Tensor]:
+    def operators(self) -> list[Tensor]:
         """Return every S that a round of the inner network may have, without faults."""
-        return self.inner.operators(dtype)
+        return self.inner.operators()
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum over all agents of the inner network."""
+        return self.inner.total(values)
+
+    def collect(self, values: Tensor) -> Tensor:
+        """Return the rows of all agents of the inner network."""
+        return self.inner.collect(values)
+
+    def publish(self, value: Tensor) -> Tensor:
+        """Return the server's value for every agent that lives here."""
+        return self.inner.publish(value)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the next round depends on: the inner network's, and the memory of the fault."""
+        memory = {f"{self._name}.{name}": value for name, value in self._memory().items()}
+        return self.inner.state() | memory
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of the same network."""
+        self.inner.restore(state)
+        prefix = f"{self._name}."
+        self._remember({n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)})
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
@@ -77,17 +106,17 @@ class FaultyNetwork(Network):
         """Disturb the messages of a round, and let the inner network exchange them."""
         return self.inner.exchange(values, self._send(sent), self._lose(lost), floats)
 
-    def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:
+    def call(self, lost: LostMessages = NOTHING_LOST) -> Called:
         """Begin a round of the server with the agents whose messages arrive."""
         return self.inner.call(self._lose(lost))
 
-    def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the server's `value[…]` to called agents: `[agents, …]`."""
-        return self.inner.download(value, agents, among)
+    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send the server's `value[servers, …]` to called agents: `[called, …]`."""
+        return self.inner.download(value, called, among)
 
-    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send called agents' `values[agents, …]` to the server."""
-        return self.inner.upload(values, agents, among)
+    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send called agents' `values[called, …]` to the server."""
+        return self.inner.upload(values, called, among)
 
     def _begin(self) -> None:
         """Forget the last run, and draw what is the same in all rounds of the next."""
@@ -100,13 +129,25 @@ class FaultyNetwork(Network):
         """Return the messages that do not arrive in this round."""
         return lost
 
+    def _memory(self) -> dict[str, Tensor]:
+        """Return what the fault remembers of earlier rounds, as named tensors."""
+        return {}
+
+    def _remember(self, memory: Mapping[str, Tensor]) -> None:
+        """Put a memory in the place of the fault's own."""
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self).__name__}-{self._depth}"
+
+    def _draws(self, ids: Tensor, *path: str | int) -> Streams:
+        """Return this fault's streams, one for each of some links or nodes."""
+        return Streams(self._seed, ids, "fault", self._name, *path)
+
     def _depth_of(self, kind: type) -> int:
         """Return the number of faults of a kind, from here inwards."""
         deeper = self.inner._depth_of(kind) if isinstance(self.inner, FaultyNetwork) else 0
         return deeper + int(type(self) is kind)
-
-    def _stream(self, generator: torch.Generator) -> torch.Generator:
-        return seeded(next_seed(generator), "fault", type(self).__name__, self._depth)
 
     def _check_weights(self, weights: LostWeights) -> LostWeights:
         check_option(weights, LostWeights, "weights")
@@ -152,39 +193,55 @@ class StaleNetwork(FaultyNetwork):
         super().__init__(inner, generator)
 
     def _begin(self) -> None:
-        self._sent: dict[tuple[int, int, torch.Size, torch.dtype], Tensor] = {}
-        self._uploaded: dict[tuple[torch.Size, torch.dtype], tuple[Tensor, Tensor]] = {}
-        self.stale_agents = torch.randperm(self.agents, generator=self._generator)[: self.stale]
-        self._place = torch.full((self.agents,), -1)
-        self._place[self.stale_agents] = torch.arange(self.stale)
+        # The last messages of the stale agents that live here: part by part, and uploads with a mask.
+        self._sent: dict[str, Tensor] = {}
+        draws = self._draws(torch.tensor([SHARED]), "stale")
+        self.stale_agents = draws.choose(self.stale, self.agents)[0]
+        agents = self.agent_rows(self.ids)
+        self._rows = torch.isin(agents, self.stale_agents).nonzero().flatten()
+        self._place = torch.full((len(agents),), -1)
+        self._place[self._rows] = torch.arange(len(self._rows))
+
+    def _memory(self) -> dict[str, Tensor]:
+        return dict(self._sent)
+
+    def _remember(self, memory: Mapping[str, Tensor]) -> None:
+        self._sent = dict(memory)
 
     def _send(self, sent: Sequence[Tensor]) -> Sequence[Tensor]:
-        rows, received = self.stale_agents + int(self.server), []
+        rows, received = self._rows + self.servers, []
         for place, part in enumerate(sent):
-            kind = (place, len(sent), part.shape[1:], part.dtype)
+            rows = rows.to(part.device)
+            kind = _kind(part, f"{place} of {len(sent)}")
             before = self._sent.get(kind)
             self._sent[kind] = part[rows]
             received.append(part if before is None else part.index_copy(0, rows, before))
         return received
 
-    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send called agents' `values[agents, …]` to the server, late ones for the stale agents."""
-        check_called(agents, self.agents, values)
-        place = self._place[agents]
+    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send called agents' `values[called, …]` to the server, late ones for the stale agents."""
+        check_called(called, self.agents, values)
+        place = self._place[called.here]
         late = (place >= 0).nonzero().flatten()
         place = place[late]
-        kind = (values.shape[1:], values.dtype)
-        if kind not in self._uploaded:
-            empty = values.new_zeros(self.stale, *values.shape[1:])
-            self._uploaded[kind] = empty, torch.zeros(self.stale, dtype=torch.bool)
-        memory, known = self._uploaded[kind]
-        self._uploaded[kind] = (
-            memory.index_copy(0, place, values[late]),
-            known.index_fill(0, place, True),
-        )
+        kind = _kind(values, "upload")
+        known_kind = f"{kind}, known"
+        if kind not in self._sent:
+            self._sent[kind] = values.new_zeros(len(self._rows), *values.shape[1:])
+            self._sent[known_kind] = torch.zeros(len(self._rows), dtype=torch.bool)
+        memory, known = self._sent[kind], self._sent[known_kind]
+        on_device = late.to(values.device)
+        self._sent[kind] = memory.index_copy(0, place.to(values.device), values[on_device])
+        self._sent[known_kind] = known.index_fill(0, place, True)
         late = late[known[place]]
-        sent = values.index_copy(0, late, memory[self._place[agents[late]]])
-        return self.inner.upload(sent, agents, among)
+        old = memory[self._place[called.here[late]].to(values.device)]
+        return self.inner.upload(values.index_copy(0, late.to(values.device), old), called, among)
+
+
+def _kind(values: Tensor, place: str) -> str:
+    """Name the messages of one place, shape and type."""
+    shape = "x".join(map(str, values.shape[1:]))
+    return f"{place}, {shape}, {str(values.dtype).removeprefix('torch.')}"
 
 
 class LossyNetwork(FaultyNetwork):
@@ -223,8 +280,9 @@ class LossyNetwork(FaultyNetwork):
         self.weights = self._check_weights(weights)
 
     def _lose(self, lost: LostMessages) -> LostMessages:
-        links = torch.rand(self.links.shape[1], generator=self._generator) < self.loss
-        return lost.with_links(links, self.weights)
+        senders, receivers = self.links
+        draws = self._draws(senders * self.nodes + receivers, "lost", self.rounds)
+        return lost.with_links(draws.uniform(1)[:, 0] < self.loss, self.weights)
 
 
 class LeavingNetwork(FaultyNetwork):
@@ -254,8 +312,14 @@ class LeavingNetwork(FaultyNetwork):
         self.away = torch.zeros(self.nodes, dtype=torch.bool)
         """Nodes that were away in the last round, bool `[nodes]`."""
 
+    def _memory(self) -> dict[str, Tensor]:
+        return {"away": self.away}
+
+    def _remember(self, memory: Mapping[str, Tensor]) -> None:
+        self.away = memory["away"]
+
     def _lose(self, lost: LostMessages) -> LostMessages:
-        drawn = torch.rand(self.nodes, generator=self._generator)
+        drawn = self._draws(torch.arange(self.nodes), "leave", self.rounds).uniform(1)[:, 0]
         self.away = torch.where(self.away, drawn >= self.comeback, drawn < self.leave)
         self.away[: int(self.server)] = False
         return lost.with_absent(self.away, self.links, self.weights)

@@ -1,30 +1,65 @@
 """A network: a graph on which agents exchange messages in rounds, which are counted link by link."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import networkx as nx
 import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_kind
+from fedsurf.common.randomness import next_seed
+from fedsurf.common.streams import Streams
 from fedsurf.network.config import Shift
+from fedsurf.network.facts import Facts, Spectrum
 from fedsurf.network.operators import (
     MAX_DENSE_NODES,
     NOTHING_LOST,
     LostMessages,
-    lowest_eigenvalue,
     product,
-    second_eigenvalue,
     shift_weights,
 )
+
+SERVER = -1
+"""The id of a server's row."""
+CPU = torch.device("cpu")
+Rows = TypeVar("Rows", Tensor, Streams)
+
+
+@dataclass(frozen=True)
+class Called:
+    """The agents that a server calls in a round; everybody knows all of them."""
+
+    agents: Tensor
+    """The ids of all of them, int64 `[all called]`."""
+    here: Tensor
+    """The rows, among the agents that live here, of those that do, int64 `[called]`, in the same order."""
+
+    def __len__(self) -> int:
+        """Return the number of all called agents."""
+        return len(self.agents)
+
+    def only(self, mask: Tensor, ids: Tensor) -> "Called":
+        """Return those that a mask of all agents names; `ids` are the agents that live here."""
+        return Called.of(self.agents[mask[self.agents]], ids)
+
+    @staticmethod
+    def of(agents: Tensor, ids: Tensor) -> "Called":
+        """Return some agents as called ones; `ids` are the agents that live here, in ascending order."""
+        if not len(ids):
+            return Called(agents, agents[:0])
+        place = torch.searchsorted(ids, agents).clamp(max=len(ids) - 1)
+        return Called(agents, place[ids[place] == agents])
 
 
 class Network:
     """Agents linked by a graph, who exchange messages with their neighbours in rounds.
 
-    Every round of `mix` and `mix_parts` goes through `exchange`, and so do faults that wrap the
-    network. A custom network overrides `exchange`, not `mix`.
+    All rows live in this process: the network is simulated. Every round of `mix` and `mix_parts` goes
+    through `exchange`, and so do faults that wrap the network. A custom network overrides `exchange`, not
+    `mix`.
 
     Parameters
     ----------
@@ -33,18 +68,17 @@ class Network:
     shift : {"adjacency", "metropolis", "laplacian"}
         The shift operator S; see `NetworkConfig`.
     generator : torch.Generator or None
-        For networks that are random, such as a star.
+        For networks that are random, such as a star: the seed of their draws.
 
     Attributes
     ----------
+    ids : Tensor
+        The ids of the rows that live here, int64 `[rows]`: the numbers of agents, and `SERVER` (−1) for a
+        server, whose row is the first.
+    servers : int
+        Number of servers among these rows, 0 or 1.
     links : Tensor
-        Every directed link as (from, to), int64 `[2, links]`.
-    degrees : Tensor
-        Number of neighbours of each node in a round without faults, `[nodes]`.
-    reporting : int
-        Number of agents that send in a round without faults.
-    reliable : bool
-        Whether every round is S: the same links, and every message arrives as it was sent.
+        Every directed link of the whole network as (from, to), int64 `[2, links]`.
 
     Examples
     --------
@@ -59,7 +93,7 @@ class Network:
     """
 
     server = False
-    """Whether node 0 is a server that holds no data."""
+    """Whether the network has a server that holds no data, node 0 of its graph."""
 
     def __init__(
         self,
@@ -68,31 +102,44 @@ class Network:
         generator: torch.Generator | None = None,
     ) -> None:
         self.graph, self.shift = self._checked(graph), shift
-        self._generator = generator
+        self._seed = 0
         edges = torch.tensor(sorted(self.graph.edges), dtype=torch.int64).reshape(-1, 2).T
         self.links = torch.cat([edges, edges.flip(0)], 1)
-        self.degrees = torch.bincount(self.links[1], minlength=self.nodes)
-        self.reporting, self.reliable = self.agents, True
-        # S by its diagonal and its links, and as a matrix, in every floating type that was used.
-        self._weights = {torch.float64: shift_weights(self.links, self.nodes, shift)}
-        self._operators: dict[torch.dtype, Tensor] = {}
+        self.servers = int(self.server)
+        self.ids = torch.arange(self.nodes) - self.servers
+        # S by its diagonal and its links, and as a matrix, in every floating type and on every device.
+        kind = (torch.float64, torch.device("cpu"))
+        self._weights = {kind: shift_weights(self.links, self.nodes, shift)}
+        self._operators: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         # Entries of the matrix are sorted by receiver, then by sender.
         places = torch.cat([torch.arange(self.nodes).expand(2, -1), self.links.flip(0)], 1)
         self._by_row = (places[0] * self.nodes + places[1]).argsort()
         self._places = places[:, self._by_row]
         few_links = places.shape[1] < self.nodes**2 / 10
         self._sparse = self.nodes > MAX_DENSE_NODES and few_links
-        self.reset()
+        self.reset(generator)
 
     @property
     def nodes(self) -> int:
-        """Number of nodes, the server included: the rows that `mix` takes."""
+        """Number of nodes of the whole network, a server included."""
         return len(self.graph)
 
     @property
     def agents(self) -> int:
-        """Number of nodes that hold data."""
+        """Number of nodes of the whole network that hold data."""
         return self.nodes - int(self.server)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What everybody knows of the network."""
+        return Facts(
+            agents=self.agents,
+            shift=self.shift,
+            degrees=torch.bincount(self.links[1], minlength=self.nodes),
+            reporting=self.agents,
+            reliable=True,
+            spectrum=Spectrum(self.operators),
+        )
 
     @property
     def rounds(self) -> int:
@@ -110,37 +157,27 @@ class Network:
         return int(self.link_floats.sum())
 
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Begin a new run, with the counts at 0; `generator` becomes the source of randomness."""
+        """Begin a new run, with the counts at 0; `generator` seeds the draws of the run.
+
+        What is random in a round is a function of that seed and the number of the round alone.
+        """
         if generator is not None:
-            self._generator = generator
+            self._seed = next_seed(generator)
         self._rounds = 0
         self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64)
 
-    def operator(self, dtype: torch.dtype) -> Tensor:
-        """Return S in the given floating type, `[nodes, nodes]`, dense or sparse."""
-        if dtype not in self._operators:
-            self._operators[dtype] = self._matrix(*self._own_and_links(dtype))
-        return self._operators[dtype]
+    def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
+        """Return S in the given floating type on a device, `[nodes, nodes]`, dense or sparse."""
+        if (dtype, device) not in self._operators:
+            self._operators[dtype, device] = self._matrix(*self._own_and_links(dtype, device))
+        return self._operators[dtype, device]
 
-    def operators(self, dtype: torch.dtype) -> list[Tensor]:
-        """Return every S that a round without faults may have."""
-        return [self.operator(dtype)]
-
-    @cached_property
-    def lowest_eigenvalue(self) -> float:
-        """The smallest eigenvalue of every S that a round may have, if these average.
-
-        Close to −1, values swing from round to round between two sides of the graph.
-        """
-        return min(lowest_eigenvalue(one) for one in self.operators(torch.float64))
-
-    @cached_property
-    def second_eigenvalue(self) -> float:
-        """The second largest absolute eigenvalue of a symmetric S whose rows sum to 1."""
-        return second_eigenvalue(self.operator(torch.float64))
+    def operators(self) -> list[Tensor]:
+        """Return every S that a round without faults may have, in float64."""
+        return [self.operator(torch.float64)]
 
     def mix(self, values: Tensor, floats: int | None = None) -> Tensor:
-        """Communicate for one round: return S·values for `values[nodes, …]`.
+        """Communicate for one round: return the rows of S·values that live here, for `values[rows, …]`.
 
         A message counts as one float for each number of a row, or as `floats` if the numbers are
         sent in fewer bits.
@@ -148,86 +185,140 @@ class Network:
         return self._communicate([values], floats)[0]
 
     def mix_parts(self, *parts: Tensor) -> list[Tensor]:
-        """Communicate for one round with messages of several parts: return S·part for each `[nodes, …]`."""
+        """Communicate for one round with messages of several parts: return S·part for each `[rows, …]`."""
         return self._communicate(parts)
 
     def _communicate(self, parts: Sequence[Tensor], floats: int | None = None) -> list[Tensor]:
+        rows = len(self.ids)
         for part in parts:
-            if part.dim() < 2 or len(part) != self.nodes:
+            if part.dim() < 2 or len(part) != rows:
                 raise ValueError(
-                    f"values: got shape {list(part.shape)}, but it must be [nodes, …] with "
-                    f"{self.nodes} nodes"
+                    f"values: got shape {list(part.shape)}, but it must be [nodes, …] with {rows} nodes"
                 )
             if not part.is_floating_point():
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
-        size = sum(part[0].numel() for part in parts) if floats is None else floats
+        size = sum(part.shape[1:].numel() for part in parts) if floats is None else floats
         return self.exchange(parts, parts, NOTHING_LOST, size)
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
-        """Exchange the messages of one round, and return S·part for each part.
+        """Exchange the messages of one round, and return the rows of S·part for each part.
 
         Parameters
         ----------
         values : sequence of Tensor
-            The nodes' own values, the parts of a message, each `[nodes, …]`.
+            The rows' own values, the parts of a message, each `[rows, …]`.
         sent : sequence of Tensor
             The values as their neighbours receive them; the same tensors if nothing differs.
         floats : int
             Number of floats of a message.
         """
-        self._rounds += 1
-        self._count_floats(floats, None if lost.unsent is None else ~lost.unsent)
+        self.count_round(floats, None if lost.unsent is None else ~lost.unsent)
         return [self._exchange_part(*part, lost) for part in zip(values, sent, strict=True)]
 
     def _exchange_part(self, values: Tensor, sent: Tensor, lost: LostMessages) -> Tensor:
         if sent is values and lost is NOTHING_LOST:
-            return product(self.operator(values.dtype), values)
-        own, links = lost.weigh(*self._own_and_links(values.dtype), self.links[1])
+            return product(self.operator(values.dtype, values.device), values)
+        own, links, _ = self.round_weights(values, lost)
         if sent is values:
             return product(self._matrix(own, links), values)
         mixed = product(self._matrix(torch.zeros_like(own), links), sent)
         return torch.addcmul(mixed, own.reshape(-1, *[1] * (values.dim() - 1)), values)
 
-    def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:  # noqa: ARG002
+    def round_weights(
+        self, like: Tensor, lost: LostMessages
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the weights of the next round of `exchange`, on the device of `like`.
+
+        The weights of the nodes' own values, `[nodes]`; those of the messages, `[links]`; and the links on
+        which messages are sent, bool `[links]`, or None for all.
+        """
+        own, links = self._own_and_links(like.dtype, like.device)
+        used = None if lost.unsent is None else ~lost.unsent
+        return *lost.weigh(own, links, self.links[1]), used
+
+    def count_round(self, floats: int, used: Tensor | None = None) -> None:
+        """Count a round with messages of so much on the links that were used, bool `[links]`, or on all."""
+        self._rounds += 1
+        self._count_floats(floats, used)
+
+    def call(self, lost: LostMessages = NOTHING_LOST) -> Called:  # noqa: ARG002
         """Begin a round of a server; see `StarNetwork`."""
         raise self._no_server()
 
-    def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Send the server's `value[…]` to called agents; see `StarNetwork`."""
+    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Send the server's `value[servers, …]` to called agents; see `StarNetwork`."""
         raise self._no_server()
 
-    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Send called agents' `values[agents, …]` to the server; see `StarNetwork`."""
+    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Send called agents' `values[called, …]` to the server; see `StarNetwork`."""
         raise self._no_server()
 
-    def agent_rows(self, values: Tensor) -> Tensor:
-        """Return the agents' rows of `values[nodes, …]`: all but a server's."""
-        return values[1:] if self.server else values
+    def agent_rows(self, values: Rows) -> Rows:
+        """Return the agents' rows of `values[rows, …]`: all but a server's."""
+        return values[self.servers :] if self.servers else values
+
+    def with_server(self, values: Tensor, server: Tensor | None = None) -> Tensor:
+        """Put the server's row, if it lives here, above `values[agents, …]`: `server[servers, …]`, or zero."""
+        if not self.servers:
+            return values
+        first = torch.zeros_like(values[:1]) if server is None else server
+        if not len(values):
+            first = values.new_zeros(1, *values.shape[1:]) if server is None else server
+        return torch.cat([first, values])
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of `values[rows, …]` over the rows of all processes, `[…]`.
+
+        For evaluation, and for facts at set-up; it is not counted. Each process may give any rows.
+        """
+        return values.sum(0)
+
+    def collect(self, values: Tensor) -> Tensor:
+        """Return `values[agents, …]` of all agents in the order of their ids; not counted."""
+        return values
+
+    def publish(self, value: Tensor) -> Tensor:
+        """Return the server's `value[servers, …]` for every agent here, `[agents, …]`; not counted."""
+        return value.expand(len(self.ids) - self.servers, *value.shape[1:])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the next round depends on, apart from how the network was made, as named tensors."""
+        return {"rounds": torch.tensor(self._rounds), "link_floats": self._link_floats}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of the same network."""
+        self._rounds = int(state["rounds"])
+        self._link_floats = state["link_floats"].clone()
 
     def _count_floats(self, floats: int, used: Tensor | None = None) -> None:
         """Count the floats of a message on the links that were used, bool `[links]`, or on all."""
         # Copy, so that earlier references to the counts keep their values.
         self._link_floats = self._link_floats + (floats if used is None else floats * used)
 
+    def _streams(self, ids: Tensor, *path: str | int) -> Streams:
+        """Return the streams of this run and round, one for each of some agents, nodes or links."""
+        return Streams(self._seed, ids, *path)
+
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)
 
-    def _own_and_links(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _own_and_links(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the diagonal of S, `[nodes]`, and its entries link by link, `[links]`."""
-        if dtype not in self._weights:
-            own, links = self._weights[torch.float64]
-            self._weights[dtype] = own.to(dtype), links.to(dtype)
-        return self._weights[dtype]
+        if (dtype, device) not in self._weights:
+            own, links = self._weights[torch.float64, CPU]
+            self._weights[dtype, device] = own.to(device, dtype), links.to(device, dtype)
+        return self._weights[dtype, device]
 
     def _matrix(self, own: Tensor, links: Tensor) -> Tensor:
         """Return the matrix with these entries, dense or sparse."""
         size, entries = (self.nodes, self.nodes), torch.cat([own, links])[self._by_row]
+        places = self._places.to(links.device)
         if not self._sparse:
-            return links.new_zeros(size).index_put(tuple(self._places), entries)
+            return links.new_zeros(size).index_put(tuple(places), entries)
         return torch.sparse_coo_tensor(
-            self._places, entries, size, is_coalesced=True, check_invariants=False
+            places, entries, size, is_coalesced=True, check_invariants=False
         )
 
     def _no_server(self) -> ValueError:

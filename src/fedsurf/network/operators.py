@@ -141,16 +141,20 @@ class LostMessages:
         `own[nodes]` are the weights of the nodes' own values, the diagonal of S; `links[links]` those of
         the messages, which go to the nodes `receivers[links]`.
         """
-        if self.kept is not None:
-            own = own.index_add(0, receivers, links * self.kept)
-            links = links.masked_fill(self.kept, 0)
-        if self.renormalised is not None:
+        receivers, kept, renormalised, absent = (
+            None if values is None else values.to(links.device)
+            for values in (receivers, self.kept, self.renormalised, self.absent)
+        )
+        if kept is not None:
+            own = own.index_add(0, receivers, links * kept)
+            links = links.masked_fill(kept, 0)
+        if renormalised is not None:
             before = own.index_add(0, receivers, links)
-            links = links.masked_fill(self.renormalised, 0)
+            links = links.masked_fill(renormalised, 0)
             scale = before / own.index_add(0, receivers, links)
             own, links = scale * own, scale[receivers] * links
-        if self.absent is not None:
-            own = own.masked_fill(self.absent, 1)
+        if absent is not None:
+            own = own.masked_fill(absent, 1)
         return own, links
 
 

@@ -1,14 +1,18 @@
 """A star: a server without data, and agents of which a sample reports to it in each round."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import networkx as nx
 import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
+from fedsurf.common.streams import SHARED, Streams
 from fedsurf.network.config import Calling, Shift
-from fedsurf.network.network import Network
+from fedsurf.network.facts import Facts
+from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 
 
@@ -51,7 +55,7 @@ class StarNetwork(Network):
     >>> import fedsurf
     >>> star = fedsurf.StarNetwork(agents=6, reporting=2, generator=fedsurf.generator(0))
     >>> called = star.call()
-    >>> models = star.download(torch.zeros(3), called)
+    >>> models = star.download(torch.zeros(1, 3), called)
     >>> models.shape, star.upload(models + 1, called).mean(0)
     (torch.Size([2, 3]), tensor([1., 1., 1.]))
     >>> star.rounds, star.floats
@@ -79,57 +83,90 @@ class StarNetwork(Network):
                 )
         check_option(calling, Calling, "calling")
         self.calling = calling
+        self.reporting = agents if reporting is None else reporting
         super().__init__(nx.star_graph(agents), shift, generator)
-        if reporting is not None:
-            self.reporting, self.reliable = reporting, reporting == agents
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What everybody knows of the network."""
+        every = self.reporting == self.agents
+        return replace(super().facts, reporting=self.reporting, reliable=every)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
-        """Begin a new run, with the counts at 0; `generator` draws the agents that report."""
+        """Begin a new run, with the counts at 0; `generator` seeds the draw of the agents that report."""
         super().reset(generator)
         # Agents of the round whose download, or whose upload, is sent and lost, and the rest of a pass.
         self._lost_downloads = self._lost_uploads = self._waiting = torch.empty(
             0, dtype=torch.int64
         )
+        self._passes = 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what the next round depends on, as named tensors."""
+        return super().state() | {"waiting": self._waiting, "passes": torch.tensor(self._passes)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of the same network."""
+        super().restore(state)
+        self._waiting, self._passes = state["waiting"], int(state["passes"])
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Let a sample of agents send to the server, and the server to all agents."""
         reporters = 1 + self._draw()
-        self._rounds += 1
-        used = (self.links[0] == 0) | torch.isin(self.links[0], reporters)
-        self._count_floats(floats, used if lost.unsent is None else used & ~lost.unsent)
+        self.count_round(floats, self._used(reporters, lost))
         return [
             self._exchange_with(reporters, *part, lost) for part in zip(values, sent, strict=True)
         ]
+
+    def _used(self, reporters: Tensor, lost: LostMessages) -> Tensor:
+        used = (self.links[0] == 0) | torch.isin(self.links[0], reporters)
+        return used if lost.unsent is None else used & ~lost.unsent
+
+    def round_weights(
+        self, like: Tensor, lost: LostMessages
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the weights of the next round, whose reporters it draws; see `Network.round_weights`."""
+        reporters = 1 + self._draw()
+        own, column, row = self._reporting_weights(reporters, like, lost)
+        return own, torch.cat([column, row]), self._used(reporters, lost)
+
+    def _reporting_weights(
+        self, reporters: Tensor, like: Tensor, lost: LostMessages
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weights of own values, and of the messages from and to the server."""
+        own, links = self._own_and_links(like.dtype, like.device)
+        column, row = links.reshape(2, -1)
+        reporters = reporters.to(like.device)
+        received = row[reporters - 1] * (self.agents / self.reporting)
+        row = torch.zeros_like(row).index_copy(0, reporters - 1, received)
+        if lost is not NOTHING_LOST:
+            own, links = lost.weigh(own, torch.cat([column, row]), self.links[1])
+            column, row = links.reshape(2, -1)
+        return own, column, row
 
     def _exchange_with(
         self, reporters: Tensor, values: Tensor, sent: Tensor, lost: LostMessages
     ) -> Tensor:
         # A star's S is one row, one column and a diagonal: no product of matrices is needed.
-        own, links = self._own_and_links(values.dtype)
-        column, row = links.reshape(2, -1)
-        received = row[reporters - 1] * (self.agents / self.reporting)
-        if lost is not NOTHING_LOST:
-            every = torch.zeros_like(row).index_copy(0, reporters - 1, received)
-            own, links = lost.weigh(own, torch.cat([column, every]), self.links[1])
-            column, row = links.reshape(2, -1)
-            received = row[reporters - 1]
+        own, column, row = self._reporting_weights(reporters, values, lost)
         flat = sent.flatten(1)
         mixed = own[:, None] * values.flatten(1)
         from_server = column[:, None] * flat[:1]
-        to_server = (received @ flat[reporters])[None]
+        reporters = reporters.to(values.device)
+        to_server = (row[reporters - 1] @ flat[reporters])[None]
         return (mixed + torch.cat([to_server, from_server])).reshape(values.shape)
 
-    def call(self, lost: LostMessages = NOTHING_LOST) -> Tensor:
-        """Begin a round of the server: draw its agents, and return those that take part, from 0 on.
+    def call(self, lost: LostMessages = NOTHING_LOST) -> Called:
+        """Begin a round of the server: draw its agents, and return those that take part.
 
         With lost messages, agents that are away, or whose download or upload will not arrive, are
         drawn (their turn is over) but not returned, and the round does not change them. If no agent is
         left, the server waits for the first that it drew.
         """
-        self._rounds += 1
         drawn = self._draw()
+        self._rounds += 1
         none = torch.zeros(self.links.shape[1], dtype=torch.bool)
         lost_down, lost_up = (none if lost.links is None else lost.links).reshape(2, -1)[:, drawn]
         away = (none if lost.unsent is None else lost.unsent).reshape(2, -1)[:, drawn].all(0)
@@ -138,57 +175,67 @@ class StarNetwork(Network):
             arrive[0] = True
         self._lost_downloads = drawn[~arrive & ~away]
         self._lost_uploads = drawn[~arrive & ~away & ~lost_down]
-        return drawn[arrive]
+        return Called.of(drawn[arrive], self.agent_rows(self.ids))
 
-    def download(self, value: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send the server's `value[…]` to called agents, and return what they receive, `[agents, …]`.
+    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send the server's `value[1, …]` to called agents, and return what they receive, `[called, …]`.
 
         Lost downloads count as floats, too. If not all agents need this message, `among` is a mask of
         those that do, bool `[agents]`.
         """
-        check_called(agents, self.agents)
-        self._count_messages(0, agents, self._lost_downloads, among, value.numel())
-        return value.expand(len(agents), *value.shape)
+        check_called(called, self.agents)
+        self.count_downloads(called, among, value.shape[1:].numel())
+        return value.expand(len(called), *value.shape[1:])
 
-    def upload(self, values: Tensor, agents: Tensor, among: Tensor | None = None) -> Tensor:
-        """Send called agents' `values[agents, …]` to the server, and return what it receives.
+    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send called agents' `values[called, …]` to the server, and return what it receives.
 
         Lost uploads count as floats, too; `among` as in `download`.
         """
-        check_called(agents, self.agents, values)
-        self._count_messages(1, agents, self._lost_uploads, among, values.shape[1:].numel())
+        check_called(called, self.agents, values)
+        self.count_uploads(called, among, values.shape[1:].numel())
         return values
 
+    def count_downloads(self, called: Called, among: Tensor | None, floats: int) -> None:
+        """Count messages to all called agents, and those that are lost; `among` as in `download`."""
+        self._count_messages(0, called, self._lost_downloads, among, floats)
+
+    def count_uploads(self, called: Called, among: Tensor | None, floats: int) -> None:
+        """Count messages from all called agents, and those that are lost; `among` as in `download`."""
+        self._count_messages(1, called, self._lost_uploads, among, floats)
+
     def _count_messages(
-        self, end: int, agents: Tensor, lost: Tensor, among: Tensor | None, floats: int
+        self, end: int, called: Called, lost: Tensor, among: Tensor | None, floats: int
     ) -> None:
         """Count messages between the server, at this end of a link, and agents, lost ones included."""
-        every = torch.cat([agents, lost if among is None else lost[among[lost]]])
+        every = torch.cat([called.agents, lost if among is None else lost[among[lost]]])
         used = (self.links[end] == 0) & torch.isin(self.links[1 - end], 1 + every)
         self._count_floats(floats, used)
 
     def _draw(self) -> Tensor:
-        """Draw the agents of a round, int64 `[reporting]`, from 0 on."""
+        """Draw the agents of a round, int64 `[reporting]`."""
         if self.calling == "random":
-            return self._shuffled()[: self.reporting]
+            return self._shuffled(self._rounds)[: self.reporting]
         drawn, self._waiting = self._waiting[: self.reporting], self._waiting[self.reporting :]
         if len(drawn) < self.reporting:
-            order = self._shuffled()
+            order = self._shuffled(self._passes)
+            self._passes += 1
             first = order[~torch.isin(order, drawn)][: self.reporting - len(drawn)]
             drawn, self._waiting = torch.cat([drawn, first]), order[~torch.isin(order, first)]
         return drawn
 
-    def _shuffled(self) -> Tensor:
-        return torch.randperm(self.agents, generator=self._generator)
+    def _shuffled(self, number: int) -> Tensor:
+        return Streams(self._seed, [SHARED]).at("call", number).choose(self.agents, self.agents)[0]
 
 
-def check_called(agents: Tensor, count: int, values: Tensor | None = None) -> None:
-    """Raise unless these are numbers of `count` agents, with a row of values for each."""
+def check_called(called: Called, count: int, values: Tensor | None = None) -> None:
+    """Raise unless these are agents of `count`, with a row of values for each that lives here."""
+    agents = called.agents
     if agents.dtype != torch.int64 or ((agents < 0) | (agents >= count)).any():
         raise ValueError(
-            f"agents: got {agents.tolist()}, but it must be what call returned, int64 from 0 to {count - 1}"
+            f"called: got {agents.tolist()}, but it must be what call returned, int64 from 0 to {count - 1}"
         )
-    if values is not None and len(values) != len(agents):
+    if values is not None and len(values) != len(called.here):
         raise ValueError(
-            f"values: got {len(values)} rows, but there must be one for each of {len(agents)} agents"
+            f"values: got {len(values)} rows, but there must be one for each of {len(called.here)} agents"
         )

@@ -1,6 +1,8 @@
 """A network whose links change from round to round: several graphs of the same agents."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import networkx as nx
 import torch
@@ -8,7 +10,8 @@ from torch import Tensor
 
 from fedsurf.common.checks import check_whole
 from fedsurf.network.config import Shift
-from fedsurf.network.network import Network, check_graphs
+from fedsurf.network.facts import Facts
+from fedsurf.network.network import CPU, Network, check_graphs
 from fedsurf.network.operators import LostMessages
 
 
@@ -52,16 +55,21 @@ class TimeVaryingNetwork(Network):
             torch.tensor([graph.has_edge(*link) for link in self.links.T.tolist()]).bool()
             for graph in checked
         ]
-        self.degrees = torch.stack([network.degrees for network in self._networks]).float().mean(0)
-        self.reliable = len(checked) == 1
 
-    def operator(self, dtype: torch.dtype) -> Tensor:
-        """Return the S of the next round in the given floating type."""
-        return self._networks[self._index()].operator(dtype)
+    @cached_property
+    def facts(self) -> Facts:
+        """What everybody knows of the network; degrees are means over the graphs."""
+        degrees = torch.stack([network.facts.degrees for network in self._networks])
+        once = len(self._networks) == 1
+        return replace(super().facts, degrees=degrees.float().mean(0), reliable=once)
 
-    def operators(self, dtype: torch.dtype) -> list[Tensor]:
-        """Return the S of every graph."""
-        return [network.operator(dtype) for network in self._networks]
+    def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
+        """Return the S of the next round in the given floating type on a device."""
+        return self._networks[self._index()].operator(dtype, device)
+
+    def operators(self) -> list[Tensor]:
+        """Return the S of every graph, in float64."""
+        return [network.operator(torch.float64) for network in self._networks]
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
@@ -69,9 +77,18 @@ class TimeVaryingNetwork(Network):
         """Exchange messages over the links of this round; losses on other links change nothing."""
         index = self._index()
         linked = self._linked[index]
-        self._rounds += 1
-        self._count_floats(floats, linked if lost.unsent is None else linked & ~lost.unsent)
+        self.count_round(floats, linked if lost.unsent is None else linked & ~lost.unsent)
         return self._networks[index].exchange(values, sent, lost.over(linked), floats)
+
+    def round_weights(
+        self, like: Tensor, lost: LostMessages
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the weights of the next round, 0 on links of other rounds; see `Network.round_weights`."""
+        index = self._index()
+        linked = self._linked[index]
+        own, links, _ = self._networks[index].round_weights(like, lost.over(linked))
+        every = links.new_zeros(len(linked)).index_put((linked.nonzero().flatten(),), links)
+        return own, every, linked if lost.unsent is None else linked & ~lost.unsent
 
     def _index(self) -> int:
         """Return the index of the graph of the next round."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.common.checks import check_fraction, check_option
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.surf.config import DescentConfig, Form, GradientOf, Norm
@@ -124,9 +125,7 @@ def unroll(
     `[layers + 1]`. The mini-batches of the gradients are independent of those that the layers see,
     so that the estimates are unbiased.
     """
-    batches, gradients, links = (
-        seeded(seed, purpose, *path) for purpose in ("layers", "gradients", "network")
-    )
+    streams = Streams(seed, network.ids, *path)
     model, share = optimizer.model, task.agent_weights(weighting)
     batched = descent.gradient_examples == "all" and can_batch_norms(
         model, task.train, share, descent.gradient_of
@@ -134,25 +133,26 @@ def unroll(
     measured: list[Tensor] = []  # norms, or the average weights at which they are taken at the end
 
     def measure(state: State) -> None:
-        rows, examples = network.agent_rows(state.weights), task.train
+        rows, examples = state.agent_weights(network), task.train
         if batched:
             # Averaged now, so that the backward pass reaches it while the weights are in the cache.
             measured.append(share @ rows)
             return
         if descent.gradient_examples == "mini-batch":
-            examples = examples.draw(gradient_batch_size, gradients, "gradient_batch_size")
+            drawn = network.agent_rows(streams.at("gradient", state.steps))
+            examples = examples.draw(gradient_batch_size, drawn, "gradient_batch_size")
         measured.append(
             gradient_norm(model, rows, examples, share, descent.gradient_of, descent.norm)
         )
 
-    network.reset(links)
-    state = optimizer.init(task, network, batches)
+    network.reset(seeded(seed, "network", *path))
+    state = optimizer.init(task, network, streams.at("start"))
     measure(state)
-    for _ in range(layers):
-        state = optimizer.step(state, task, network, batches)
+    for layer in range(layers):
+        state = optimizer.step(state, task, network, streams.at("step", layer))
         measure(state)
     norms = batched_norms(model, measured, task.train) if batched else torch.stack(measured)
-    return network.agent_rows(state.weights), norms
+    return state.agent_weights(network), norms
 
 
 def slack(norms: Tensor, epsilon: float, form: Form = "difference") -> Tensor:
@@ -185,9 +185,9 @@ def slack_per_constraint(slacks: Tensor, constraints: int) -> Tensor:
     layers = len(slacks)
     if layers == constraints:
         return slacks
-    part = torch.arange(layers) * constraints // layers
+    part = torch.arange(layers, device=slacks.device) * constraints // layers
     count = torch.bincount(part, minlength=constraints)
-    total = torch.zeros(constraints, dtype=slacks.dtype).index_add(0, part, slacks)
+    total = slacks.new_zeros(constraints).index_add(0, part, slacks)
     return total / count.clamp(min=1)
 
 

@@ -26,6 +26,7 @@ from fedsurf.common.checks import (
 )
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import standard_error, within_error
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.surf.config import GradientExamples, LossOn, SelectBy, SurfConfig
@@ -207,8 +208,8 @@ class MetaTraining:
         algorithm, weights, slacks = self.unroll(problem, "train", number)
         test = problem.task.test
         if config.loss_examples is not None:
-            choice = seeded(self.seed, "loss", number)
-            test = test.draw(config.loss_examples, choice, "loss_examples")
+            streams = Streams(self.seed, range(test.agents), "loss", number)
+            test = test.draw(config.loss_examples, streams, "loss_examples")
         loss = self._loss(algorithm.model, weights, problem, test)
         outlier = config.skip_above is not None and not float(loss.detach()) <= config.skip_above
         if not loss.isfinite() and not outlier:

@@ -40,7 +40,8 @@ class UnpaddedExamples(Examples):
                 f"sizes: got {sum(sizes)} rows of all agents, but there are {len(rows)} rows and "
                 f"{len(labels)} labels"
             )
-        self.rows, self.labels, self.sizes = rows, labels, list(sizes)
+        self.rows, self.labels = rows, labels
+        vars(self)["sizes"] = tuple(sizes)
 
     @cached_property
     def x(self) -> Tensor:
@@ -56,6 +57,11 @@ class UnpaddedExamples(Examples):
     def mask(self) -> Tensor | None:
         """True where an example is real, `[agents, examples]`; None where all of them are."""
         return self._padded.mask
+
+    @cached_property
+    def host_mask(self) -> Tensor | None:
+        """The mask on the CPU."""
+        return self._padded.host_mask
 
     @cached_property
     def _padded(self) -> Examples:
@@ -86,8 +92,8 @@ class UnpaddedExamples(Examples):
 
     @cached_property
     def extents(self) -> Tensor:
-        """The number of places up to each agent's last example, int64 `[agents]`."""
-        return self.counts
+        """The number of places up to each agent's last example, int64 `[agents]`, on the CPU."""
+        return torch.tensor(self.sizes)
 
     def stored(self) -> Examples:
         """Return the rows as the examples of one agent."""
@@ -95,13 +101,14 @@ class UnpaddedExamples(Examples):
 
     def place(self, agent: int, example: int) -> tuple[int, int]:
         """Return the agent of a row, and the position among its examples."""
-        ends = self.counts.cumsum(0)
+        ends = self.extents.cumsum(0)
         agent = int(torch.searchsorted(ends, example, right=True))
         return agent, example - int(ends[agent]) + self.sizes[agent]
 
     def trimmed(self, agents: Tensor) -> Examples:
         """Return the examples of some agents, padded to the largest of these."""
-        xs, ys = self.rows.split(self.sizes), self.labels.split(self.sizes)  # type: ignore[no-untyped-call]
+        sizes = list(self.sizes)
+        xs, ys = self.rows.split(sizes), self.labels.split(sizes)  # type: ignore[no-untyped-call]
         chosen = agents.tolist()
         return Examples.pad([xs[agent] for agent in chosen], [ys[agent] for agent in chosen])
 
@@ -109,9 +116,12 @@ class UnpaddedExamples(Examples):
         """Return all examples of all agents as the examples of one agent."""
         return Examples(self.rows[None], self.labels[None])
 
-    def to(self, dtype: torch.dtype) -> Examples:
-        """Return the same examples with features of another floating type."""
-        return UnpaddedExamples(self.rows.to(dtype), self.labels, self.sizes)
+    def to(
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Examples:
+        """Return the same examples with features of another floating type, or on another device."""
+        rows = self.rows.to(device=device, dtype=dtype)
+        return UnpaddedExamples(rows, self.labels.to(device), self.sizes)
 
     def __repr__(self) -> str:
         """Show the numbers of rows and agents, without padding anything."""
@@ -131,7 +141,7 @@ def group_agents(examples: Examples) -> tuple[Tensor, ...]:
     [1, 9]
     """
     extents, features = examples.extents, examples.features
-    if len(extents) * int(extents.max()) * features <= MAX_ORDINARY_SIZE:
+    if not len(extents) or len(extents) * int(extents.max()) * features <= MAX_ORDINARY_SIZE:
         return (torch.arange(len(extents)),)
     sizes, order = extents.sort(descending=True, stable=True)
     begins, padding, held, largest = [], 0, 0, int(sizes[0])

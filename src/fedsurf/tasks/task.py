@@ -1,13 +1,14 @@
 """Tasks, the D of the paper: labelled examples of all agents, padded and masked where numbers are unequal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
+from fedsurf.common.streams import Streams
 from fedsurf.tasks.config import AgentWeighting
 
 
@@ -67,12 +68,24 @@ class Examples:
         return self.mask.sum(1)
 
     @cached_property
+    def host_mask(self) -> Tensor | None:
+        """The mask on the CPU, where groups and draws are made; `mask` must not change."""
+        return None if self.mask is None else self.mask.cpu()
+
+    @cached_property
     def extents(self) -> Tensor:
-        """The number of places up to each agent's last example, int64 `[agents]`; `mask` must not change."""
-        if self.mask is None:
-            return self.counts
-        places = torch.arange(1, self.mask.shape[1] + 1, device=self.x.device)
-        return (places * self.mask).amax(1)
+        """The number of places up to each agent's last example, int64 `[agents]`, on the CPU."""
+        mask = self.host_mask
+        if mask is None:
+            return torch.full((self.agents,), self.x.shape[1])
+        return (torch.arange(1, mask.shape[1] + 1) * mask).amax(1)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of examples of each agent."""
+        mask = self.host_mask
+        every = (self.x.shape[1],) * self.agents
+        return every if mask is None else tuple(mask.sum(1).tolist())
 
     def mean(self, values: Tensor) -> Tensor:
         """Average `values[agents, examples]` over each agent's real examples, to `[agents]`."""
@@ -80,33 +93,34 @@ class Examples:
             return values.mean(1)
         return torch.where(self.mask, values, 0).sum(1) / self.mask.sum(1)
 
-    def draw(
-        self, size: int, generator: torch.Generator, argument: str = "batch_size"
-    ) -> "Examples":
-        """Draw `size` examples of every agent, uniformly without replacement; errors name `argument`."""
+    def draw(self, size: int, streams: Streams, argument: str = "batch_size") -> "Examples":
+        """Draw `size` examples of every agent, uniformly without replacement; errors name `argument`.
+
+        An agent's draw depends on its own stream and its own examples alone.
+        """
         check_whole(size, argument)
-        smallest = int(self.counts.min())
+        smallest = min(self.sizes, default=size)
         if not 1 <= size <= smallest:
             raise ValueError(
                 f"{argument}: got {size}, but it must be between 1 and {smallest}, "
                 "the number of examples of the agent with the fewest"
             )
-        keys = torch.rand(self.y.shape, generator=generator, dtype=torch.float32)
-        if self.mask is not None:
-            keys = keys.masked_fill(~self.mask.cpu(), 2.0)
-        chosen = keys.argsort(1)[:, :size].to(self.x.device)
+        among = self.y.shape[1] if self.host_mask is None else self.host_mask
+        chosen = streams.choose(size, among).to(self.x.device)
         row = torch.arange(self.agents, device=self.x.device)[:, None]
         return Examples(self.x[row, chosen], self.y[row, chosen])
 
     def of(self, agents: Tensor) -> "Examples":
         """Return the examples of some agents, numbered by `agents`."""
         mask = None if self.mask is None else self.mask[agents]
-        return Examples(self.x[agents], self.y[agents], mask)
+        host = None if self.host_mask is None else self.host_mask[agents.cpu()]
+        return Examples(self.x[agents], self.y[agents], mask)._with_host_mask(host)
 
     def cropped(self, size: int) -> "Examples":
         """Return the first `size` places of every agent; some may be padding."""
         mask = None if self.mask is None else self.mask[:, :size]
-        return Examples(self.x[:, :size], self.y[:, :size], mask)
+        host = None if self.host_mask is None else self.host_mask[:, :size]
+        return Examples(self.x[:, :size], self.y[:, :size], mask)._with_host_mask(host)
 
     def trimmed(self, agents: Tensor) -> "Examples":
         """Return the examples of some agents, padded to the largest of these."""
@@ -114,13 +128,24 @@ class Examples:
 
     def pooled(self) -> "Examples":
         """Return all real examples of all agents as the examples of one agent."""
-        if self.mask is None:
-            return Examples(self.x.flatten(0, 1)[None], self.y.flatten()[None])
-        return Examples(self.x[self.mask][None], self.y[self.mask][None])
+        x, y = self.x.flatten(0, 1), self.y.flatten()
+        if self.host_mask is not None:
+            places = self.host_mask.flatten().nonzero().flatten().to(x.device)
+            x, y = x[places], y[places]
+        return Examples(x[None], y[None])
 
-    def to(self, dtype: torch.dtype) -> "Examples":
-        """Return the same examples with features of another floating type."""
-        return replace(self, x=self.x.to(dtype))
+    def to(
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> "Examples":
+        """Return the same examples with features of another floating type, or on another device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        x = self.x.to(device=device, dtype=dtype)
+        return Examples(x, self.y.to(device), mask)._with_host_mask(self.host_mask)
+
+    def _with_host_mask(self, mask: Tensor | None) -> "Examples":
+        # Known already: reading it from a device would wait for that.
+        vars(self)["host_mask"] = mask
+        return self
 
     def stored(self) -> "Examples":
         """Return the examples as they are in memory, without padding them."""
@@ -156,9 +181,8 @@ class Examples:
             all_y[agent, : len(y)] = y
         if min(sizes) == longest:
             return Examples(all_x, all_y)
-        position = torch.arange(longest, device=all_x.device)
-        mask = position < torch.tensor(sizes, device=all_x.device)[:, None]
-        return Examples(all_x, all_y, mask)
+        mask = torch.arange(longest) < torch.tensor(sizes)[:, None]
+        return Examples(all_x, all_y, mask.to(all_x.device))._with_host_mask(mask)
 
 
 @dataclass(frozen=True)
@@ -214,16 +238,32 @@ class Task:
         return self.train.features
 
     def agent_weights(self, weighting: AgentWeighting = "uniform") -> Tensor:
-        """Return the weight of each agent in f, `[agents]`; they sum to 1."""
+        """Return the weight of each agent in f, `[agents]`; they sum to 1.
+
+        That is for a task with all agents; see `evaluation.measures.shares` for a part of them.
+        """
         check_option(weighting, AgentWeighting, "weighting")
         if weighting == "uniform":
-            return torch.full((self.agents,), 1 / self.agents, dtype=self.train.dtype)
+            return self.train.x.new_full((self.agents,), 1 / self.agents)
         counts = self.train.counts.to(self.train.dtype)
         return counts / counts.sum()
 
-    def to(self, dtype: torch.dtype) -> "Task":
-        """Return the same task with features of another floating type."""
-        return Task(self.train.to(dtype), self.test.to(dtype), self.classes)
+    def of(self, agents: Tensor) -> "Task":
+        """Return the task of some agents, perhaps none, such as those of one process."""
+        return _unchecked(self.train.of(agents), self.test.of(agents), self.classes)
+
+    def to(
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> "Task":
+        """Return the same task with features of another floating type, or on another device."""
+        return _unchecked(self.train.to(dtype, device), self.test.to(dtype, device), self.classes)
+
+
+def _unchecked(train: Examples, test: Examples, classes: int) -> Task:
+    """Return a task from parts of one that was checked: reading numbers would wait for a device."""
+    task = object.__new__(Task)
+    vars(task).update(train=train, test=test, classes=classes)
+    return task
 
 
 def _check_examples(name: str, part: Examples, classes: int) -> None:

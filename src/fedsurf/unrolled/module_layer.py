@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import SharedStart, Start, State, fan_ins, own_state
 from fedsurf.algorithms.checks import check_fits
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -77,11 +78,11 @@ TINY_SQUARE = 1e-10
 class Tensors:
     """The places of a module's tensors in its flat weights, their units and their description."""
 
-    def __init__(self, model: ModuleModel, dtype: torch.dtype) -> None:
+    def __init__(self, model: ModuleModel, like: Tensor) -> None:
         shapes, inputs = list(model.shapes.values()), fan_ins(model.shapes)
         self.count = len(shapes)
         self.sizes = [shape.numel() for shape in shapes]
-        fan_in = torch.tensor(inputs, dtype=dtype)
+        fan_in = like.new_tensor(inputs)
         self.unit = self.spread(fan_in.rsqrt()[None])[0]
         matrices = [number for number, shape in enumerate(shapes) if len(shape) > 1]
         output = matrices[-1] if matrices else self.count - 1
@@ -95,7 +96,7 @@ class Tensors:
             ]
             for number, (shape, fan) in enumerate(zip(shapes, inputs, strict=True))
         ]
-        self.about = torch.tensor(about, dtype=dtype)
+        self.about = like.new_tensor(about)
 
     def mean(self, values: Tensor) -> Tensor:
         """Average `values[agents, parameters]` over each tensor, `[agents, tensors]`."""
@@ -126,15 +127,15 @@ class GradientTransferState(State):
     """The state of the optimizer."""
 
     previous: Tensor
-    """W one round ago, `[nodes, parameters]`."""
+    """W one round ago, `[rows, parameters]`."""
     fitted: Tensor
-    """V of the round before, `[nodes, parameters]`."""
+    """V of the round before, `[rows, parameters]`."""
     squares: Tensor
-    """The mean square of the gradient's entries, `[nodes, parameters]`."""
+    """The mean square of the gradient's entries, `[rows, parameters]`."""
     gap: Tensor
-    """The size of what was received less what was sent, `[nodes, tensors]`."""
+    """The size of what was received less what was sent, `[rows, tensors]`."""
     summaries: Tensor
-    """Each node's averages of the summaries of data and losses, `[nodes, SUMMARY_SIZE]`."""
+    """Each node's averages of the summaries of data and losses, `[rows, SUMMARY_SIZE]`."""
     rounds: int
 
 
@@ -204,25 +205,23 @@ class GradientTransferAlgorithm:
         """The number of layers, of two rounds each; the last one has one if the rounds are odd."""
         return layer_count(self.rounds)
 
-    def init(
-        self, task: Task, network: Network, generator: torch.Generator
-    ) -> GradientTransferState:
+    def init(self, task: Task, network: Network, streams: Streams) -> GradientTransferState:
         """Draw W_0."""
         check_fits(task, network, self.model)
         if network.server:
             raise ValueError(
                 "network: got a star with a server, but this optimizer runs over graphs only"
             )
-        check_averaging(network.shift)
-        weights = self.start.draw(network, self.model, generator, task.train.x.dtype)
+        check_averaging(network.facts.shift)
+        weights = self.start.draw(self.model, streams, task.train.x)
         zero = torch.zeros_like(weights)
         return GradientTransferState(
             weights,
             previous=weights,
             fitted=weights,
             squares=zero,
-            gap=Tensors(self.model, weights.dtype).size(zero),
-            summaries=weights.new_zeros(network.nodes, SUMMARY_SIZE),
+            gap=Tensors(self.model, weights).size(zero),
+            summaries=weights.new_zeros(len(weights), SUMMARY_SIZE),
             rounds=0,
         )
 
@@ -231,7 +230,7 @@ class GradientTransferAlgorithm:
         state: State,
         task: Task,
         network: Network,
-        generator: torch.Generator,  # noqa: ARG002 - nothing is random
+        streams: Streams,  # noqa: ARG002 - nothing is random
     ) -> GradientTransferState:
         """Apply the next layer."""
         own = own_state(state, GradientTransferState)
@@ -244,7 +243,7 @@ class GradientTransferAlgorithm:
         self, state: GradientTransferState, task: Task, network: Network
     ) -> GradientTransferState:
         weights, model = state.weights, self.model
-        tensors = Tensors(model, weights.dtype)
+        tensors = Tensors(model, weights)
         gradient = model.gradient(weights, task.train)
         controls = self._controls(state, tensors, gradient, task, network)
         eta, normalised, decay = (controls[name].clamp(-14, 3).exp() for name in LENGTHS)
@@ -301,9 +300,9 @@ class GradientTransferAlgorithm:
         count = task.train.counts.to(motion.dtype)
         facts = [
             (count.log() - 3.5) / 2,
-            (count * network.agents / self.model.parameters).log() / 2,
+            (count * network.facts.agents / self.model.parameters).log() / 2,
             torch.full_like(count, (math.log(task.classes) - 2.3) / 1.5),
-            torch.full_like(count, (math.log(network.agents) - 3.5) / 2),
+            torch.full_like(count, (math.log(network.facts.agents) - 3.5) / 2),
         ]
         when = schedule(state.rounds, self.rounds, GRAPH_CALLS, motion)
         shared = [when.expand(len(motion), -1), state.summaries.clamp(-4, 4), torch.stack(facts, 1)]

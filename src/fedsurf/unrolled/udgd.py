@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedsurf.algorithms.algorithm import Start, State
 from fedsurf.algorithms.checks import check_fits
 from fedsurf.common.checks import check_count, check_kind, check_option
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
 from fedsurf.tasks.task import Examples, Task
@@ -43,14 +44,12 @@ class GraphFilter(nn.Module):
         self.taps = nn.Parameter(torch.full((order + 1,), 1 / (order + 1)))
 
     def forward(self, weights: Tensor, network: Network) -> Tensor:
-        """Filter `weights[nodes, parameters]` in `order` rounds.
+        """Filter `weights[rows, parameters]` in `order` rounds.
 
         A server, node 0 of a star, has no weights to keep: its tap h_0 is left out.
         """
         shifted = weights
-        filtered = self.taps[0] * weights
-        if network.server:
-            filtered = torch.cat([torch.zeros_like(filtered[:1]), filtered[1:]])
+        filtered = network.with_server(self.taps[0] * network.agent_rows(weights))
         for tap in self.taps[1:]:
             shifted = network.mix(shifted)
             filtered = filtered + tap * shifted
@@ -67,10 +66,8 @@ class UDGDLayer(nn.Module):
         self.perceptron = Perceptron(model.parameters, batch, config.activation, generator)
 
     def forward(self, weights: Tensor, flat_batch: Tensor, network: Network) -> Tensor:
-        """Map W_{l−1} `[nodes, parameters]` to W_l. A server has no data and applies the filter only."""
-        update = self.perceptron(network.agent_rows(weights), flat_batch)
-        if network.server:
-            update = torch.cat([torch.zeros_like(update[:1]), update])
+        """Map W_{l−1} `[rows, parameters]` to W_l. A server has no data and applies the filter only."""
+        update = network.with_server(self.perceptron(network.agent_rows(weights), flat_batch))
         filtered: Tensor = self.filter(weights, network) - update
         return filtered
 
@@ -132,7 +129,7 @@ class UDGD(nn.Module):
             )
         return self
 
-    def init(self, task: Task, network: Network, generator: torch.Generator) -> State:
+    def init(self, task: Task, network: Network, streams: Streams) -> State:
         """Draw W_0."""
         check_fits(task, network)
         if (task.features, task.classes) != (self.model.features, self.model.classes):
@@ -146,15 +143,15 @@ class UDGD(nn.Module):
                 f"task: got features in {found}, but this optimizer is in {wanted}: convert the task, or "
                 "the optimizer with .to(dtype)"
             )
-        return State(self.start.draw(network, self.model, generator, found))
+        return State(self.start.draw(self.model, streams, task.train.x))
 
-    def step(self, state: State, task: Task, network: Network, generator: torch.Generator) -> State:
+    def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Apply the next layer, each agent with a mini-batch of its examples."""
         if state.steps >= self.steps:
             raise ValueError(
                 f"state: got one after {state.steps} steps, but this optimizer has {self.steps} layers"
             )
-        batch = task.train.draw(self.config.batch_size, generator)
+        batch = task.train.draw(self.config.batch_size, network.agent_rows(streams))
         return self.apply_layer(state, batch, network)
 
     def apply_layer(self, state: State, batch: Examples, network: Network) -> State:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.common.streams import Streams
 from fedsurf.models import cross_entropy
 from fedsurf.pretrained.config import ConfidenceConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
@@ -70,9 +71,10 @@ def observe(optimizer: Transferable, problems: WideProblems, number: int) -> Obs
     layers = {algorithm.steps, *others.tolist()}
     pool = task.test.pooled()
     known, losses = [], []
-    state = algorithm.init(task, network, random)
+    streams = Streams(problems.seed, network.ids, "confidence", number)
+    state = algorithm.init(task, network, streams.at("start"))
     for layer in range(1, algorithm.steps + 1):
-        state = algorithm.step(state, task, network, random)
+        state = algorithm.step(state, task, network, streams.at("step", layer))
         if layer in layers:
             rows = algorithm.inputs(state, network)
             chosen = torch.randperm(len(rows), generator=random)[:MAX_AGENTS]

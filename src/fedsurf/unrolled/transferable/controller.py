@@ -53,7 +53,7 @@ def schedule(step: int, steps: int, called: float, like: Tensor) -> Tensor:
     values = [step / max(1, steps - 1) - 0.5, math.exp(-after), math.exp(-left)]
     values += [math.exp(-3 * after), math.exp(-3 * left)]
     values += [math.log(steps / 20), math.log(called / GRAPH_CALLS)]
-    return torch.tensor(values, dtype=like.dtype)
+    return like.new_tensor(values)
 
 
 class Controller(nn.Module):
@@ -136,7 +136,6 @@ def drawn_linear(inputs: int, outputs: int, gain: float, generator: torch.Genera
 
 def two_layers(first: nn.Linear, second: nn.Linear, inputs: Tensor) -> Tensor:
     """Apply a perceptron with one hidden layer, in the floating type of its inputs."""
-    dtype = inputs.dtype
-    hidden = torch.tanh(inputs @ first.weight.to(dtype).T + first.bias.to(dtype))
-    outputs: Tensor = hidden @ second.weight.to(dtype).T + second.bias.to(dtype)
+    hidden = torch.tanh(inputs @ first.weight.to(inputs).T + first.bias.to(inputs))
+    outputs: Tensor = hidden @ second.weight.to(inputs).T + second.bias.to(inputs)
     return outputs

@@ -23,17 +23,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import GRAPH_CALLS, schedule
-from fedsurf.unrolled.transferable.local import by_group, recentred, sketches
-from fedsurf.unrolled.transferable.newton import local_problems
-from fedsurf.unrolled.transferable.summaries import (
-    PROGRESS_DECAY,
-    Contribution,
-    common_centre,
-    contributions,
-)
+from fedsurf.unrolled.transferable.local import by_group
+from fedsurf.unrolled.transferable.summaries import PROGRESS_DECAY, Contribution, common_centre
 
 if TYPE_CHECKING:
     from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm, TransferState
@@ -58,14 +53,15 @@ def round_over_graph(
     state: TransferState,
     task: Task,
     network: Network,
-    generator: torch.Generator,
+    streams: Streams,
 ) -> TransferState:
     """Take one round over a graph."""
     estimate = algorithm.estimate(state.sums, state.progress, state.varying, network)
     when = schedule(state.rounds, algorithm.rounds, GRAPH_CALLS, state.head)
-    work = algorithm.local_update(network, when, generator)
+    groups, problems = algorithm.problems(state, task)
     heard = neighbour_share(network).to(state.head)
-    update = by_group(work, state.groups, state.problems, state.head, estimate, heard)
+    work = algorithm.local_update(network, when)
+    update = by_group(work, groups, problems, state.head, estimate, heard, streams)
     correction, weights = mixing_weights(update.mixing)
     sent = update.fitted
     if state.rounds:
@@ -74,7 +70,9 @@ def round_over_graph(
     sharing = state.rounds < algorithm.shared_rounds
     if sharing:
         summaries += [state.moments, state.spreads]
-    mass = state.counts**MASS_POWER if algorithm.weigh_agents else None
+    mass = None
+    if algorithm.weigh_agents:
+        mass = task.train.counts[:, None].to(state.head) ** MASS_POWER
     parts = [sent if mass is None else mass * sent, torch.cat(summaries, 1)]
     if algorithm.optimizer.confidence is not None:
         parts.append(torch.lerp(update.confidence_sums, state.confidence_sums, PROGRESS_DECAY))
@@ -112,36 +110,27 @@ def _recentred(
     The averages change by as much, so that they stay averages of what agents send (dynamic average
     consensus).
     """
-    directions = algorithm.directions(network, state.head)
-    sketch, groups = state.sketch, state.groups
+    facts = network.facts
     if algorithm.standardising:
-        heard = (1 + state.rounds * network.degrees[:, None]).clamp(max=network.agents)
-        examples = algorithm.local_examples(task, groups, spreads, heard)
-        sketch = sketches(examples, groups, directions)
+        degrees = facts.degrees[:, None].to(spreads.device)
+        heard = (1 + state.rounds * degrees).clamp(max=facts.agents)
+        base, unit = algorithm.units(task, spreads, heard)
+        state = replace(state, base=base, unit=unit, centre=base)
     else:
         centre = common_centre(moments, state.sums, algorithm.model.features)
-        examples = recentred(state.examples, groups, centre)
-    own = contributions(examples, groups, sketch, directions, centred=False)
+        state = replace(state, centre=centre)
+    own = algorithm.contributions(state, task)
     sums = state.sums + own.sums - state.own_sums
     moments = (moments + own.moments).sub_(state.own_moments)
-    varying, problems = local_problems(examples, groups, Contribution(sums, moments), directions)
-    return replace(
-        state,
-        sums=sums,
-        moments=moments,
-        varying=varying,
-        own_sums=own.sums,
-        own_moments=own.moments,
-        sketch=sketch,
-        spreads=spreads,
-        examples=examples,
-        problems=problems,
-    )
+    state = algorithm.with_curvature(state, Contribution(sums, moments))
+    if state.rounds == algorithm.shared_rounds:
+        algorithm.memory.forget("view")
+    return replace(state, own_sums=own.sums, own_moments=own.moments, spreads=spreads)
 
 
 def neighbour_share(network: Network) -> Tensor:
     """Return the share of the agents whose heads each mixes in a round, with its own, `[agents, 1]`."""
-    return ((1 + network.degrees) / network.agents)[:, None]
+    return ((1 + network.facts.degrees) / network.facts.agents)[:, None]
 
 
 def mixing_weights(mixing: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,7 +158,7 @@ def mix_lazily(network: Network, sent: Sequence[Tensor], mixed: Sequence[Tensor]
 
 def laziness(network: Network) -> float:
     """Return s, the share that agents keep of what they send; 0 on most graphs."""
-    lowest = network.lowest_eigenvalue
+    lowest = network.facts.spectrum.lowest_eigenvalue
     return 0.0 if lowest >= SWINGING_EIGENVALUE else (CALM_EIGENVALUE - lowest) / (1 - lowest)
 
 

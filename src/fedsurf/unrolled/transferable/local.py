@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedsurf.common.streams import Streams
 from fedsurf.tasks.groups import join_groups, split_groups
 from fedsurf.tasks.task import Examples
 
@@ -48,7 +49,7 @@ def by_group(function: Callable[..., Rows], groups: Groups, *values: Any) -> Row
     """Apply `function` to each group of agents, and join the rows of the named tuples that it returns.
 
     `values` are tensors or named tuples of tensors with a row for each agent, or tuples with an item for
-    each group.
+    each group; `Streams` are divided like tensors.
     """
     parts = [function(*own) for own in zip(*(split_rows(v, groups) for v in values), strict=True)]
     if len(parts) == 1:
@@ -60,6 +61,8 @@ def split_rows(values: Any, groups: Groups) -> Sequence[Any]:
     """Return each group's part of one of the values of `by_group`."""
     if isinstance(values, Tensor):
         return split_groups(values, groups)
+    if isinstance(values, Streams):
+        return [values[agents] for agents in groups]
     if not hasattr(values, "_fields"):
         items: Sequence[Any] = values
         return items
@@ -95,6 +98,8 @@ class LocalExamples:
     """1 for an example, 0 for padding, `[agents, examples, 1]`."""
     count: Tensor
     """The number of examples, `[agents, 1, 1]`."""
+    places: Tensor
+    """Where examples are real, on the CPU, bool `[agents, examples]`."""
 
     @staticmethod
     def of(
@@ -117,6 +122,8 @@ class LocalExamples:
             seen *= present
         labels = x.new_zeros(agents, classes, rows.shape[1])
         labels[:, :, :most] = (functional.one_hot(examples.y, classes) * present).mT
+        places = torch.zeros(agents, rows.shape[1], dtype=torch.bool)
+        places[:, :most] = True if examples.host_mask is None else examples.host_mask
         own = rows[:, :, :-1]
         wide = features > rows.shape[1]
         return LocalExamples(
@@ -129,6 +136,7 @@ class LocalExamples:
             labels=labels,
             real=real,
             count=count,
+            places=places,
         )
 
     @property
@@ -164,16 +172,9 @@ class LocalExamples:
         products = self.gram + along + along.mT + step.square().sum(2, keepdim=True)
         return replace(self, moved=moved, gram=products * self.real * self.real.mT)
 
-    def of_agents(self, agents: Tensor) -> LocalExamples:
-        """Return the examples of some agents, by their rows."""
-        parts: dict[str, Any] = {
-            name: None if value is None else value[agents] for name, value in vars(self).items()
-        }
-        return LocalExamples(**parts)
-
     def batch(self, chosen: Tensor) -> LocalExamples:
         """Return a mini-batch: the examples in the places `chosen`, `[agents, size]`."""
-        row = torch.arange(len(chosen))[:, None]
+        row = torch.arange(len(chosen), device=chosen.device)[:, None]
         rows, real, gram = self.rows[row, chosen], self.real[row, chosen], self.gram[row, chosen]
         if self.wide:
             gram = columns(gram, chosen)
@@ -221,26 +222,6 @@ def recentred(
     """Return the examples of all groups from other centres, raw, `[agents, features]`."""
     centres = split_groups(centre, groups)
     return tuple(own.recentred(to) for own, to in zip(examples, centres, strict=True))
-
-
-def joined_units(examples: tuple[LocalExamples, ...], groups: Groups) -> Tensor | None:
-    """Return the units of all groups, `[agents, features]`; None for 1."""
-    units = [own.unit for own in examples if own.unit is not None]
-    return join_groups(units, groups) if units else None
-
-
-def of_agents(
-    groups: Groups, examples: tuple[LocalExamples, ...], agents: Tensor
-) -> tuple[Groups, tuple[LocalExamples, ...]]:
-    """Return the groups and the examples of some agents, which are numbered anew in their order."""
-    members, chosen = [], []
-    for group, own in zip(groups, examples, strict=True):
-        place = torch.searchsorted(group, agents).clamp(max=len(group) - 1)
-        here = (group[place] == agents).nonzero().flatten()
-        if len(here):
-            members.append(here)
-            chosen.append(own.of_agents(place[here]))
-    return tuple(members), tuple(chosen)
 
 
 def with_column(values: Tensor, last: float) -> Tensor:
@@ -355,26 +336,21 @@ class FeatureRangeError(ValueError):
     """The squares of a task's features are too large or too small for their floating type."""
 
 
-def check_range(examples: Examples, moments: Tensor, lengths: Tensor) -> None:
+def check_range(examples: Examples) -> None:
     """Raise unless the squares of features can be computed.
 
-    `moments` are the agents' moments, `lengths[agents]` the sums of their squared examples. Standardising
-    does not help where these overflow: it squares features, too.
+    Standardising does not help where these overflow: it squares features, too.
     """
-    kind = str(examples.dtype).removeprefix("torch.")
-    # A finite sum has finite terms only, and is faster to compute.
-    if not moments.sum().isfinite() and not moments.isfinite().all():
-        largest = float(examples.pooled().x.abs().max())
+    kind, limits = str(examples.dtype).removeprefix("torch."), torch.finfo(examples.dtype)
+    x = examples.pooled().x[0]
+    widest = float((x.amax(0).double() - x.amin(0).double()).max())
+    if widest**2 * max(examples.sizes) > limits.max:
         raise FeatureRangeError(
-            f"task: got features as large as {largest:.2g}, whose squares overflow in {kind}: "
+            f"task: got features as large as {float(x.abs().max()):.2g}, whose squares overflow in {kind}: "
             "give them in another unit"
         )
-    smallest = torch.finfo(examples.dtype).tiny
-    if float(lengths.max()) < smallest:
-        x = examples.pooled().x[0]
-        widest = float((x.amax(0) - x.amin(0)).max())
-        if widest > 0 and widest**2 < smallest:
-            raise FeatureRangeError(
-                f"task: got features that differ by no more than {widest:.2g}, whose squares "
-                f"vanish in {kind}: give them in another unit"
-            )
+    if widest > 0 and widest**2 < limits.tiny:
+        raise FeatureRangeError(
+            f"task: got features that differ by no more than {widest:.2g}, whose squares "
+            f"vanish in {kind}: give them in another unit"
+        )

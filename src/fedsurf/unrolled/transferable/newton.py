@@ -13,24 +13,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedsurf.common.streams import Streams
 from fedsurf.unrolled.transferable.confidence import own_confidence_sums
 from fedsurf.unrolled.transferable.controller import LENGTHS, Controller, eased_share
 from fedsurf.unrolled.transferable.local import (
     Groups,
     LocalExamples,
     columns,
-    joined_units,
     split_rows,
     with_column,
 )
 from fedsurf.unrolled.transferable.summaries import (
     PRIOR_COUNT,
-    Contribution,
     Curvature,
     FederationEstimate,
-    curvature,
     own_progress,
-    varying_count,
 )
 
 
@@ -67,12 +64,10 @@ class LocalProblem:
         at_centre = (centre @ rows[:, 1:-1, :-1].mT).mT
         return LocalProblem(examples, curvature, rows, seen, at_centre, along[:, :1].mT)
 
-    def batch(self, size: int, generator: torch.Generator) -> LocalProblem:
+    def batch(self, size: int, streams: Streams) -> LocalProblem:
         """Draw `size` examples of each agent, or all of an agent that has fewer."""
-        real = self.examples.real
-        keys = torch.rand(real.shape[:2], generator=generator, dtype=torch.float32)
-        keys = keys.masked_fill(real[:, :, 0] == 0, 2.0)
-        chosen = keys.topk(min(size, keys.shape[1]), 1, largest=False).indices
+        places = self.examples.places
+        chosen = streams.choose(min(size, places.shape[1]), places).to(self.seen.device)
         return replace(
             self,
             examples=self.examples.batch(chosen),
@@ -81,20 +76,12 @@ class LocalProblem:
         )
 
 
-def local_problems(
-    examples: tuple[LocalExamples, ...],
-    groups: Groups,
-    known: Contribution,
-    directions: Tensor,
-) -> tuple[Tensor, tuple[LocalProblem, ...]]:
-    """Return how many features vary, `[agents]`, and the problems of all groups.
-
-    `known` are the agents' averages of the summaries, and `directions` those of the sketch.
-    """
-    varying = varying_count(*known, directions, joined_units(examples, groups))
-    found = curvature(*known, directions, varying)
-    pairs = zip(examples, split_rows(found, groups), strict=True)
-    return varying, tuple(LocalProblem.of(own, axes) for own, axes in pairs)
+def problems_of(
+    examples: tuple[LocalExamples, ...], groups: Groups, curvature: Curvature
+) -> tuple[LocalProblem, ...]:
+    """Return the problems of all groups, with the agents' estimates of the curvature."""
+    pairs = zip(examples, split_rows(curvature, groups), strict=True)
+    return tuple(LocalProblem.of(own, found) for own, found in pairs)
 
 
 class LocalUpdate(NamedTuple):
@@ -115,9 +102,9 @@ def local_update(
     head: Tensor,
     estimate: FederationEstimate,
     heard_share: Tensor,
+    streams: Streams,
     *,
     when: Tensor,
-    generator: torch.Generator,
     controller: Controller,
     steps: int,
     batch_size: int | None,
@@ -127,15 +114,15 @@ def local_update(
     """Fit the heads of a group of agents, `head[agents, parameters]`, class by class, to their examples.
 
     `heard_share[agents, 1]` is the share of all agents whose messages reach each agent, or the server, in
-    a round, and `when` the round's `schedule`. `batch_size` and `ease_rare` are those of
-    `TransferableAlgorithm`; `confident` is whether to compute `confidence_sums`.
+    a round, `streams` draw mini-batches, and `when` is the round's `schedule`. `batch_size` and
+    `ease_rare` are those of `TransferableAlgorithm`; `confident` is whether to compute `confidence_sums`.
     """
     whole, classes = problem.examples, problem.examples.labels.shape[1]
     count = whole.count[:, 0]
     share = (whole.labels.sum(2) + PRIOR_COUNT * estimate.classes) / (count + PRIOR_COUNT)
     unusual = share.log() - estimate.classes.log()
     if batch_size is not None:
-        problem = problem.batch(batch_size, generator)
+        problem = problem.batch(batch_size, streams)
     fit, examples = HeadFit(problem, head), problem.examples
     lengths, mixing, context = controller.controls(
         when, estimate.description, examples.count[:, 0] / count, heard_share

@@ -26,18 +26,20 @@ directions of the sketch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import State, own_state
+from fedsurf.algorithms.algorithm import ServerState, State, own_state
 from fedsurf.algorithms.checks import check_batch_size, check_fits, check_head_fits
 from fedsurf.common.checks import check_option
+from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.tasks.groups import group_agents, join_groups, split_examples, split_groups
+from fedsurf.network.network import Called
+from fedsurf.tasks.groups import group_agents, join_groups, split_examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import (
     CONSTRAINT_COUNT,
@@ -62,27 +64,30 @@ from fedsurf.unrolled.transferable.local import (
     LocalExamples,
     check_range,
     feature_units,
-    joined_units,
     own_spreads,
-    sketches,
-    without_squared_means,
+    recentred,
 )
 from fedsurf.unrolled.transferable.newton import (
     LocalProblem,
     LocalUpdate,
     by_feature,
-    local_problems,
     local_update,
+    problems_of,
 )
+from fedsurf.unrolled.transferable.rebuilt import Memory, View
 from fedsurf.unrolled.transferable.server import round_through_server
 from fedsurf.unrolled.transferable.summaries import (
     SERVER_SKETCH_WIDTH,
     SKETCH_WIDTH,
     SUMS_SIZE,
+    Contribution,
+    Curvature,
     FederationEstimate,
     contributions,
+    curvature,
     no_progress,
     sketch_directions,
+    varying_count,
 )
 
 LOCAL_STEPS, SERVER_LOCAL_STEPS = 2, 4
@@ -151,51 +156,71 @@ class Transferable(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TransferState(State):
-    """The state of the optimizer. `weights` are for readers: steps go on from `head`."""
+    """The state of the optimizer over a graph. `weights` are for readers: steps go on from `head`."""
 
     head: Tensor
-    """W, class by class (`newton.by_feature`); through a server, its running average, `[nodes, parameters]`."""
+    """W, class by class (`newton.by_feature`), `[agents, parameters]`."""
     previous: Tensor
     """W one round ago, class by class."""
     fitted: Tensor
-    """V of the round before, class by class; through a server, W."""
+    """V of the round before, class by class."""
     sums: Tensor
     progress: Tensor
     confidence_sums: Tensor
     moments: Tensor
-    """Each node's averages of the summaries, `[nodes, …]`."""
-    varying: Tensor
-    """The number of features that vary according to each node's averages, `[nodes]`."""
+    """Each agent's averages of the summaries, `[agents, …]`."""
     own_sums: Tensor
     own_moments: Tensor
     """Each agent's contribution to `sums` and to `moments`, `[agents, …]`."""
-    sketch: Tensor
-    """Each agent's sketch of its examples from their first centre, `[agents, k, features]`."""
-    groups: Groups
-    examples: tuple[LocalExamples, ...]
-    """The agents and the examples of each group (`local`)."""
-    problems: tuple[LocalProblem, ...]
-    """Each group's problem; none through a server, where agents keep nothing they receive."""
-    reports: int
-    """The number of messages that a server has received."""
-    rounds: int
     spreads: Tensor
-    """Each agent's average of the features' means and spreads, or a server's sum, `[agents or 1,
-    1 + 3 · features]`; empty where features are not standardised."""
-    own_spreads: Tensor
-    """Each agent's own means and spreads, for a server, `[agents, 1 + 2 · features]`; or empty."""
+    """Each agent's average of the features' means and spreads, `[agents, 1 + 3 · features]`; empty where
+    features are not standardised."""
+    base: Tensor
+    """Each agent's first centre in the present units, raw, `[agents, features]`."""
+    unit: Tensor
+    """Each agent's unit of each feature, raw, `[agents, features]`; without columns for 1."""
+    centre: Tensor
+    """Each agent's centre, raw, `[agents, features]`."""
+    varying: Tensor
+    axes: Tensor
+    values: Tensor
+    rest: Tensor
+    """The number of features that vary, and the curvature, as each agent estimates them, `[agents, …]`."""
+    rounds: int
+
+    @property
+    def curvature(self) -> Curvature:
+        """Each agent's estimate of the second moment of all agents' examples."""
+        return Curvature(self.axes, self.values, self.rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferServerState(ServerState):
+    """The state of the optimizer through a server. What the server has is `[servers, …]`."""
+
+    head: Tensor
+    """W's running average, class by class, `[servers, parameters]`."""
+    previous: Tensor
+    """W one round ago."""
+    fitted: Tensor
+    """W."""
+    sums: Tensor
+    progress: Tensor
+    confidence_sums: Tensor
+    moments: Tensor
+    """The server's averages of the summaries."""
+    varying: Tensor
+    """The number of features that vary according to them, `[servers]`."""
+    spreads: Tensor
+    """The sums of the features' means and spreads, float64 `[servers, 1 + 3 · features]`, or empty."""
+    base: Tensor
+    unit: Tensor
+    """Each agent's first centre and unit of each feature, raw, `[agents, features]`; `unit` may be empty."""
     informed: Tensor
-    """Whether each agent knows the units that a server has found, bool `[agents]`."""
-
-    @property
-    def counts(self) -> Tensor:
-        """The number of each agent's examples, `[agents, 1]`."""
-        return join_groups([own.count[:, 0] for own in self.examples], self.groups)
-
-    @property
-    def unit(self) -> Tensor | None:
-        """Each agent's unit of each feature, raw, `[agents, features]`; None for 1."""
-        return joined_units(self.examples, self.groups)
+    """Whether each agent knows the units that the server has found, bool `[all agents]`."""
+    reports: int
+    """The number of replies that the server has received."""
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -230,6 +255,7 @@ class TransferableAlgorithm:
     batch_size: int | None = None
     ease_rare: bool = False
     weigh_agents: bool = False
+    memory: Memory = field(init=False, compare=False, repr=False, default_factory=Memory)
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)
@@ -251,137 +277,224 @@ class TransferableAlgorithm:
         """The number of first rounds in which agents send moments of their examples."""
         return UNIT_ROUNDS if self.standardising else SHARED_ROUNDS
 
+    def check(self, task: Task) -> None:
+        """Raise unless the squares of the features can be computed; their numbers are read before a run."""
+        check_range(task.train)
+
     def init(
         self,
         task: Task,
         network: Network,
-        generator: torch.Generator,  # noqa: ARG002 - it starts at zero
-    ) -> TransferState:
+        streams: Streams,  # noqa: ARG002 - it starts at zero
+    ) -> TransferState | TransferServerState:
         """Start at W = 0, with summaries of the own examples."""
         check_fits(task, network)
         check_head_fits(self.model, task)
-        check_averaging(network.shift)
+        check_averaging(network.facts.shift)
         groups = group_agents(task.train)
-        spreads = torch.empty(task.agents, 0, dtype=task.train.dtype)
+        x = task.train.stored().x
+        spreads = x.new_empty(task.agents, 0)
         if self.standardising:
             parts = split_examples(task.train, groups)
             spreads = join_groups([own_spreads(part) for part in parts], groups)
-        examples = self.local_examples(task, groups, spreads)
-        directions = self.directions(network, spreads)
-        sketch = sketches(examples, groups, directions)
-        own = contributions(examples, groups, sketch, directions, centred=True)
-        check_range(task.train, own.moments, own.sums[:, 1 - SUMS_SIZE])
-        zero = own.sums.new_zeros(network.nodes, self.model.parameters)
-        sums, moments, sent_spreads = *own, without_squared_means(spreads)
-        if network.server:
-            sums, moments = (torch.cat([torch.zeros_like(v[:1]), v]) for v in own)
-            spreads = spreads.new_zeros(1, spreads.shape[1], dtype=torch.float64)
-        problems: tuple[LocalProblem, ...] = ()
-        varying = zero.new_full((network.nodes,), self.model.features)
-        if not network.server:  # called agents will know more
-            varying, problems = local_problems(examples, groups, own, directions)
-        return TransferState(
+        return (self._first_call if network.server else self._first)(task, network, spreads, x)
+
+    def _first(self, task: Task, network: Network, spreads: Tensor, like: Tensor) -> TransferState:
+        unit, base = spreads, None
+        if self.standardising:
+            base, unit = self.units(task, spreads)
+        directions = self.directions(network, like)
+        view = View.of(task.train, task.classes, directions, (base, unit))
+        base = view.base if base is None else base
+        self.memory.put("view", (task.train, base, unit), view)
+        own = contributions(view.examples, view.groups, view.sketch, directions, centred=True)
+        zero = own.sums.new_zeros(task.agents, self.model.parameters)
+        state = TransferState(
             zero,
             head=zero,
             previous=zero,
             fitted=zero,
-            sums=sums,
-            progress=no_progress(network.nodes, task.classes, zero),
-            confidence_sums=zero.new_zeros(
-                network.nodes, CONFIDENCE_SUMS * (self.optimizer.confidence is not None)
-            ),
-            moments=moments,
-            varying=varying,
+            **own._asdict(),
+            progress=no_progress(task.agents, task.classes, zero),
+            confidence_sums=self._no_confidence(zero),
             own_sums=own.sums,
             own_moments=own.moments,
-            sketch=sketch,
-            groups=groups,
-            examples=examples,
-            problems=problems,
+            spreads=spreads,
+            base=base,
+            unit=unit,
+            centre=base,
+            varying=zero[:, 0],
+            axes=zero,
+            values=zero,
+            rest=zero,
+            rounds=0,
+        )
+        return self.with_curvature(state, own)
+
+    def _first_call(
+        self, task: Task, network: Network, spreads: Tensor, like: Tensor
+    ) -> TransferServerState:
+        p, k = self.directions(network, like).shape
+        numbers = p * (p + 1) // 2 if k == p else k * p
+        base, unit = (like.new_empty(task.agents, 0),) * 2
+        if self.standardising:
+            base, unit = self.units(task, spreads)
+        zero = like.new_zeros(network.servers, self.model.parameters)
+        return TransferServerState(
+            zero,
+            head=zero,
+            previous=zero,
+            fitted=zero,
+            sums=zero.new_zeros(network.servers, task.classes + SUMS_SIZE),
+            progress=no_progress(network.servers, task.classes, zero),
+            confidence_sums=self._no_confidence(zero),
+            moments=zero.new_zeros(network.servers, p + numbers),
+            varying=zero.new_full((network.servers,), p),
+            spreads=zero.new_zeros(network.servers, spreads.shape[1], dtype=torch.float64),
+            base=base,
+            unit=unit,
+            informed=torch.zeros(network.facts.agents, dtype=torch.bool),
             reports=0,
             rounds=0,
-            spreads=spreads,
-            own_spreads=sent_spreads,
-            informed=torch.zeros(network.agents, dtype=torch.bool),
         )
+
+    def _no_confidence(self, like: Tensor) -> Tensor:
+        confident = self.optimizer.confidence is not None
+        return like.new_zeros(len(like), CONFIDENCE_SUMS * confident)
 
     def step(
-        self, state: State, task: Task, network: Network, generator: torch.Generator
-    ) -> TransferState:
-        """Apply the next layer; `generator` draws mini-batches."""
-        own = own_state(state, TransferState)
+        self, state: State, task: Task, network: Network, streams: Streams
+    ) -> TransferState | TransferServerState:
+        """Apply the next layer; `streams` draw mini-batches."""
+        own = state
+        if not isinstance(own, TransferState | TransferServerState):
+            own = own_state(own, TransferServerState if network.server else TransferState)
         check_rounds_left(own.rounds, self.rounds)
         for _ in range(min(ROUNDS_PER_LAYER, self.rounds - own.rounds)):
-            own = self.round(own, task, network, generator)
-        weights = by_feature(own.head[:1] if network.server else own.head, self.model.features)
+            own = self.round(own, task, network, streams.at("round", own.rounds))
+        weights = by_feature(own.head, self.model.features)
         if self.optimizer.confidence is not None:
             weights = weights * self.optimizer.confidence(self.inputs(own, network)).exp()
-        return replace(own, weights=weights.expand(network.nodes, -1), steps=own.steps + 1)
+        return replace(own, weights=weights, steps=own.steps + 1)
 
     def round(
-        self, state: TransferState, task: Task, network: Network, generator: torch.Generator
-    ) -> TransferState:
+        self,
+        state: TransferState | TransferServerState,
+        task: Task,
+        network: Network,
+        streams: Streams,
+    ) -> TransferState | TransferServerState:
         """Take one round."""
-        one_round = round_through_server if network.server else round_over_graph
-        return one_round(self, state, task, network, generator)
+        if isinstance(state, TransferServerState):
+            return round_through_server(self, state, task, network, streams)
+        return round_over_graph(self, state, task, network, streams)
 
-    def inputs(self, state: TransferState, network: Network) -> Tensor:
+    def inputs(self, state: TransferState | TransferServerState, network: Network) -> Tensor:
         """Return the inputs of the confidence after a layer: a row for each agent, or the server's."""
-        heads = slice(1) if network.server else slice(None)
-        estimate = self.estimate(
-            state.sums[heads], state.progress[heads], state.varying[heads], network
-        )
-        if network.server:
+        estimate = self.estimate(state.sums, state.progress, state.varying, network)
+        server = isinstance(state, TransferServerState)
+        if isinstance(state, TransferServerState):
             called = state.reports / state.rounds
-            share = state.head.new_full((1, 1), called / network.agents)
+            share = state.head.new_full((len(state.head), 1), called / network.facts.agents)
         else:
             called, share = GRAPH_CALLS, neighbour_share(network).to(state.head)
         when = schedule(state.rounds - 1, self.rounds, called, state.head)
-        return confidence_inputs(
-            when, estimate, state.confidence_sums[heads], share, server=network.server
-        )
+        return confidence_inputs(when, estimate, state.confidence_sums, share, server=server)
 
     def estimate(
         self, sums: Tensor, progress: Tensor, varying: Tensor, network: Network
     ) -> FederationEstimate:
         """Interpret averaged summaries."""
         return FederationEstimate.of(
-            sums, progress, varying, features=self.model.features, agents=network.agents
+            sums, progress, varying, features=self.model.features, agents=network.facts.agents
         )
 
     def directions(self, network: Network, like: Tensor) -> Tensor:
         """Return the directions of the sketch, `[features, k]`."""
         width = SERVER_SKETCH_WIDTH if network.server else SKETCH_WIDTH
-        return sketch_directions(self.model.features, like.dtype, width)
+        return sketch_directions(self.model.features, like.dtype, width, like.device)
+
+    def graph_directions(self, like: Tensor) -> Tensor:
+        """Return the directions of the sketch over a graph, `[features, k]`."""
+        return sketch_directions(self.model.features, like.dtype, SKETCH_WIDTH, like.device)
 
     def units(self, task: Task, spreads: Tensor, heard: Tensor | int = 1) -> tuple[Tensor, Tensor]:
         """Return the features' centres and units from spreads, averaged over `heard` agents."""
-        every = self.scaling == "features"
-        return feature_units(spreads, task.train.dtype, every=every, agents=heard)
+        return self.units_in(task.train.dtype, spreads, heard)
 
-    def local_examples(
-        self, task: Task, groups: Groups, spreads: Tensor, heard: Tensor | int = 1
-    ) -> tuple[LocalExamples, ...]:
-        """Standardise each group's examples by `spreads`, averaged over `heard` agents, if enabled."""
-        parts = split_examples(task.train, groups)
-        if not self.standardising:
-            return tuple(LocalExamples.of(part, task.classes) for part in parts)
-        found = (one.expand(task.agents, -1) for one in self.units(task, spreads, heard))
-        own = (split_groups(one, groups) for one in found)
-        return tuple(
-            LocalExamples.of(part, task.classes, centre, unit)
-            for part, centre, unit in zip(parts, *own, strict=True)
+    def units_in(
+        self, dtype: torch.dtype, spreads: Tensor, heard: Tensor | int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Return the features' centres and units in a floating type."""
+        return feature_units(spreads, dtype, every=self.scaling == "features", agents=heard)
+
+    def problems(self, state: TransferState, task: Task) -> tuple[Groups, tuple[LocalProblem, ...]]:
+        """Return the groups of agents over a graph, and their problems."""
+
+        def make() -> tuple[Groups, tuple[LocalProblem, ...]]:
+            groups, examples = self._centred(state, task)
+            return groups, problems_of(examples, groups, state.curvature)
+
+        key = (task.train, state.base, state.unit, state.centre, state.axes)
+        return self.memory.get("problems", key, make)
+
+    def contributions(self, state: TransferState, task: Task) -> Contribution:
+        """Return the agents' summaries of their data from their centres, over a graph."""
+        groups, examples = self._centred(state, task)
+        directions, view = self.graph_directions(state.head), self._view(state, task)
+        return contributions(examples, groups, view.sketch, directions, centred=False)
+
+    def with_curvature(self, state: TransferState, known: Contribution) -> TransferState:
+        """Return the state with averaged summaries of data, and the curvature that they tell."""
+        directions = self.graph_directions(state.head)
+        varying = varying_count(*known, directions, state.unit)
+        axes, values, rest = curvature(*known, directions, varying)
+        return replace(
+            state, **known._asdict(), varying=varying, axes=axes, values=values, rest=rest
         )
 
-    def local_update(
-        self, network: Network, when: Tensor, generator: torch.Generator
-    ) -> partial[LocalUpdate]:
+    def _view(self, state: TransferState, task: Task) -> View:
+        def make() -> View:
+            directions = self.graph_directions(state.head)
+            return View.of(task.train, task.classes, directions, (state.base, state.unit))
+
+        return self.memory.get("view", (task.train, state.base, state.unit), make)
+
+    def _centred(
+        self, state: TransferState, task: Task
+    ) -> tuple[Groups, tuple[LocalExamples, ...]]:
+        def make() -> tuple[Groups, tuple[LocalExamples, ...]]:
+            view = self._view(state, task)
+            if state.centre is state.base:
+                return view.groups, view.examples
+            return view.groups, recentred(view.examples, view.groups, state.centre)
+
+        key = (task.train, state.base, state.unit, state.centre)
+        return self.memory.get("centred", key, make)
+
+    def called_view(
+        self, state: TransferServerState, called: Called, task: Task, network: Network
+    ) -> View:
+        """Return the examples of the agents that a server called and that live here."""
+        every = len(called.here) == task.agents
+        rows = called.here.to(state.base.device)
+
+        def make() -> View:
+            base = state.base[rows] if self.standardising else None
+            directions = self.directions(network, task.train.x)
+            units = (base, state.unit[rows])
+            return View.of(task.train, task.classes, directions, units, None if every else rows)
+
+        if not every:
+            return make()
+        return self.memory.get("view", (task.train, state.base, state.unit), make)
+
+    def local_update(self, network: Network, when: Tensor) -> partial[LocalUpdate]:
         """Return the local work of a round with its schedule, `when`."""
         optimizer = self.optimizer
         return partial(
             local_update,
             when=when,
-            generator=generator,
             controller=optimizer.server if network.server else optimizer.graph,
             steps=SERVER_LOCAL_STEPS if network.server else LOCAL_STEPS,
             batch_size=self.batch_size,

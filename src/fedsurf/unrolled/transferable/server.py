@@ -1,7 +1,7 @@
-"""One round of the transferable layer through a server: a download, local work, an upload, and memory.
+"""One round of the transferable layer through a server: a message, local work and replies, and memory.
 
 With the symbols of `optimizer`: the server sends W and its averages of the summaries; the called agents fit
-W to their examples and send V and their summaries. With the mean V̄ of their heads,
+W to their examples and send V, their summaries, and their controls of mixing. With the mean V̄ of their heads,
 W⁺ = (1 − b − e) V̄ + bW + eW_prev; the result of the run is a running average, W̄⁺ = (1 − a) W⁺ + a W̄. The
 server averages the summaries of all messages so far; of what they receive, agents keep only the units of
 the features.
@@ -9,36 +9,32 @@ the features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedsurf.common.streams import Streams
 from fedsurf.network import Network
+from fedsurf.network.network import Called
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.graph import MASS_POWER, bounded
-from fedsurf.unrolled.transferable.local import (
-    by_group,
-    of_agents,
-    pooled_spreads,
-    recentred,
-    sketches,
-)
-from fedsurf.unrolled.transferable.newton import local_problems
+from fedsurf.unrolled.transferable.local import by_group, own_spreads, pooled_spreads, recentred
+from fedsurf.unrolled.transferable.newton import problems_of
+from fedsurf.unrolled.transferable.rebuilt import View
 from fedsurf.unrolled.transferable.summaries import (
     PROGRESS_DECAY,
     SUMS_SIZE,
-    Contribution,
     common_centre,
     contributions,
+    curvature,
     varying_count,
 )
 
 if TYPE_CHECKING:
-    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm, TransferState
+    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm, TransferServerState
 
 MAX_OLD_WEIGHT = 0.9
 """The largest weight of a server's older heads, compared with the agents' heads."""
@@ -46,130 +42,168 @@ MAX_OLD_WEIGHT = 0.9
 
 def round_through_server(
     algorithm: TransferableAlgorithm,
-    state: TransferState,
+    state: TransferServerState,
     task: Task,
     network: Network,
-    generator: torch.Generator,
-) -> TransferState:
+    streams: Streams,
+) -> TransferServerState:
     """Take one round through a server."""
     called = network.call()
-    if algorithm.standardising and state.reports:
-        # Only the called agents that do not know the units need them.
-        new, units = ~state.informed, torch.cat(algorithm.units(task, state.spreads), 1)
-        network.download(units[0], called[new[called]], among=new)
-    message = [state.fitted[0], state.sums[0], state.progress[0], state.moments[0]]
-    received = network.download(torch.cat(message), called)
-    parts = torch.split(received, [len(part) for part in message], 1)
-    reply, mixing, unit = _called_work(algorithm, state, called, parts, network, generator)
-    received, sizes = network.upload(torch.cat(reply, 1), called), [part.shape[1] for part in reply]
-    # Agents need not send the controls of mixing: the server can compute them from both messages.
-    state = _server_update(algorithm, state, received, sizes, mixing, unit, network)
-    state = replace(state, informed=state.informed.index_fill(0, called, state.rounds > 1))
-    if not algorithm.standardising or state.rounds > algorithm.shared_rounds:
-        return state
-    # With the spreads of the called agents' features, all agents need new units.
-    own = network.upload(state.own_spreads[called], called)
-    spreads = pooled_spreads(state.spreads[0], own)[None]
-    examples = algorithm.local_examples(task, state.groups, spreads)
+    state = _with_units(algorithm, state, called, task, network)
+    message = server_message(state)
+    received = network.download(torch.cat(message, 1), called)
+    sizes = [part.shape[1] for part in message]
+    parts = torch.split(received, sizes, 1)
+    reply = agent_reply(algorithm, state, called, parts, task, network, streams)
+    sizes = [part.shape[1] for part in reply]
+    uploaded = network.upload(torch.cat(reply, 1), called)
+    if network.servers:
+        state = server_update(algorithm, state, torch.split(uploaded, sizes, 1), network)
+    # In the first rounds, all agents need new units after the round.
+    sharing = algorithm.standardising and state.rounds < algorithm.shared_rounds
+    informed = torch.zeros_like(state.informed)
+    if not sharing:
+        informed = state.informed.index_fill(0, called.agents, state.rounds > 0)
     return replace(
         state,
-        spreads=spreads,
-        informed=torch.zeros_like(state.informed),
-        sketch=sketches(examples, state.groups, algorithm.directions(network, state.head)),
-        examples=examples,
-    )
-
-
-def _called_work(
-    algorithm: TransferableAlgorithm,
-    state: TransferState,
-    called: Tensor,
-    received: Sequence[Tensor],
-    network: Network,
-    generator: torch.Generator,
-) -> tuple[list[Tensor], Tensor, Tensor | None]:
-    """Fit the server's head at the called agents; return their reply, their mixing, and the unit."""
-    head, sums, progress, moments = received
-    sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
-    directions = algorithm.directions(network, state.head)
-    groups, examples = of_agents(state.groups, state.examples, called)
-    own = Contribution(state.own_sums[called], state.own_moments[called])
-    if state.reports:
-        centre = common_centre(moments, sums, algorithm.model.features)
-        examples = recentred(examples, groups, centre)
-        own = contributions(examples, groups, state.sketch[called], directions, centred=False)
-    else:
-        sums, moments = own
-    varying, problems = local_problems(examples, groups, Contribution(sums, moments), directions)
-    when = schedule(state.rounds, algorithm.rounds, len(called), head)
-    update = by_group(
-        algorithm.local_update(network, when, generator),
-        groups,
-        problems,
-        head,
-        algorithm.estimate(sums, progress, varying, network),
-        head.new_full((len(called), 1), len(called) / network.agents),
-    )
-    reply = [update.fitted, own.sums, update.progress, own.moments, update.confidence_sums]
-    unit = examples[0].unit
-    return reply, update.mixing, None if unit is None else unit[:1]
-
-
-def _server_update(
-    algorithm: TransferableAlgorithm,
-    state: TransferState,
-    received: Tensor,
-    sizes: list[int],
-    mixing: Tensor,
-    unit: Tensor | None,
-    network: Network,
-) -> TransferState:
-    """Mix the mean of the called agents' heads with earlier ones, and average their summaries."""
-    called, features = len(mixing), algorithm.model.features
-    head, sums, progress, moments, confidence_sums = torch.split(received.mean(0), sizes)
-    if algorithm.weigh_agents:
-        mass = received[:, sizes[0] + sizes[1] - SUMS_SIZE] ** MASS_POWER
-        head = mass @ received[:, : sizes[0]] / mass.sum()
-    sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
-    keep, stay, old = server_weights(mixing)
-    head = (1 - stay - old) * head + stay * state.fitted[0] + old * state.previous[0]
-    average = torch.lerp(head, state.head[0], keep)
-    reports = state.reports + called
-    share, decay = called / reports, PROGRESS_DECAY if state.reports else 0.0
-    all_sums = torch.lerp(state.sums[0], sums, share)
-    all_moments = torch.lerp(state.moments[0], moments, share)
-    if algorithm.standardising and state.rounds <= algorithm.shared_rounds:
-        # The units changed before this round: sums that depend on them are those of this round.
-        each = all_sums[-SUMS_SIZE] / sums[-SUMS_SIZE].clamp(min=1e-6)
-        all_sums = torch.cat([all_sums[: 1 - SUMS_SIZE], sums[1 - SUMS_SIZE :]])
-        all_moments = torch.cat([all_moments[:features], each * moments[features:]])
-    directions = algorithm.directions(network, state.head)
-    varying = varying_count(all_sums[None], all_moments[None], directions, unit)[0]
-    progress = torch.lerp(progress, state.progress[0], decay)
-    confidence_sums = torch.lerp(confidence_sums, state.confidence_sums[0], decay)
-    return replace(
-        state,
-        head=average.expand(network.nodes, -1),
-        previous=state.fitted,
-        fitted=head.expand(network.nodes, -1),
-        sums=_at_server(state.sums, all_sums),
-        progress=_at_server(state.progress, progress),
-        confidence_sums=_at_server(state.confidence_sums, confidence_sums),
-        moments=_at_server(state.moments, all_moments),
-        varying=_at_server(state.varying, varying),
-        reports=reports,
+        informed=informed,
+        reports=state.reports + len(called),
         rounds=state.rounds + 1,
     )
 
 
+def _with_units(
+    algorithm: TransferableAlgorithm,
+    state: TransferServerState,
+    called: Called,
+    task: Task,
+    network: Network,
+) -> TransferServerState:
+    """Let the server tell the called agents that do not know them the features' units."""
+    if not (algorithm.standardising and state.reports):
+        return state
+    new = ~state.informed
+    fresh = called.only(new, network.agent_rows(network.ids))
+    units = torch.cat(algorithm.units(task, state.spreads), 1)
+    received = network.download(units, fresh, among=new)
+    rows = fresh.here.to(received.device)
+    base, unit = (
+        one.index_copy(0, rows, values)
+        for one, values in zip((state.base, state.unit), received.chunk(2, 1), strict=True)
+    )
+    return replace(state, base=base, unit=unit) if len(rows) else state
+
+
+def server_message(state: TransferServerState) -> list[Tensor]:
+    """Return the parts of the server's message to every called agent, each `[servers, …]`."""
+    return [state.fitted, state.sums, state.progress, state.moments]
+
+
+def agent_reply(
+    algorithm: TransferableAlgorithm,
+    state: TransferServerState,
+    called: Called,
+    received: tuple[Tensor, ...],
+    task: Task,
+    network: Network,
+    streams: Streams,
+) -> list[Tensor]:
+    """Fit the received head at the called agents; return the parts of their replies, each `[called, …]`."""
+    head, sums, progress, moments = received
+    sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
+    view = algorithm.called_view(state, called, task, network)
+    groups, examples, sketch = view
+    directions = algorithm.directions(network, head)
+    if state.reports:
+        centre = common_centre(moments, sums, algorithm.model.features)
+        examples = recentred(examples, groups, centre)
+        own = contributions(examples, groups, sketch, directions, centred=False)
+    else:
+        own = contributions(examples, groups, sketch, directions, centred=True)
+        sums, moments = own
+    unit = state.unit[called.here.to(head.device)]
+    varying = varying_count(sums, moments, directions, unit)
+    problems = problems_of(examples, groups, curvature(sums, moments, directions, varying))
+    when = schedule(state.rounds, algorithm.rounds, len(called), head)
+    update = by_group(
+        algorithm.local_update(network, when),
+        groups,
+        problems,
+        head,
+        algorithm.estimate(sums, progress, varying, network),
+        head.new_full((len(head), 1), len(called) / network.facts.agents),
+        network.agent_rows(streams)[called.here],
+    )
+    reply = [update.fitted, own.sums, update.progress, own.moments, update.confidence_sums]
+    return [*reply, update.mixing[:, 1:], _own_units(algorithm, state, view, task, called)]
+
+
+def _own_units(
+    algorithm: TransferableAlgorithm,
+    state: TransferServerState,
+    view: View,
+    task: Task,
+    called: Called,
+) -> Tensor:
+    """Return what agents send of the spreads of their features in this round, or nothing."""
+    if not algorithm.standardising or state.rounds >= algorithm.shared_rounds:
+        return view.sketch.new_empty(len(view.sketch), 0)
+    rows = called.here.to(view.sketch.device)
+    spreads = own_spreads(task.train.of(rows))
+    # The server can square their means itself.
+    return spreads[:, : 1 + 2 * (spreads.shape[1] // 3)]
+
+
+def server_update(
+    algorithm: TransferableAlgorithm,
+    state: TransferServerState,
+    received: tuple[Tensor, ...],
+    network: Network,
+) -> TransferServerState:
+    """Mix the mean of the called agents' heads with earlier ones, and average their summaries."""
+    heads, each_sums, _, _, _, mixing, spreads = received
+    called, features = len(heads), algorithm.model.features
+    head, sums, progress, moments, confidence_sums = (part.mean(0) for part in received[:5])
+    if algorithm.weigh_agents:
+        mass = each_sums[:, -SUMS_SIZE] ** MASS_POWER
+        head = mass @ heads / mass.sum()
+    sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
+    keep, stay, old = server_weights(mixing)
+    head = (1 - stay - old) * head + stay * state.fitted[0] + old * state.previous[0]
+    average = torch.lerp(head, state.head[0], keep)
+    share = called / (state.reports + called)
+    decay = PROGRESS_DECAY if state.reports else 0.0
+    all_sums = torch.lerp(state.sums[0], sums, share)
+    all_moments = torch.lerp(state.moments[0], moments, share)
+    known = state.spreads
+    if algorithm.standardising and state.rounds < algorithm.shared_rounds:
+        # The units changed before this round: sums that depend on them are those of this round.
+        each = all_sums[-SUMS_SIZE] / sums[-SUMS_SIZE].clamp(min=1e-6)
+        all_sums = torch.cat([all_sums[: 1 - SUMS_SIZE], sums[1 - SUMS_SIZE :]])
+        all_moments = torch.cat([all_moments[:features], each * moments[features:]])
+        known = pooled_spreads(known[0], spreads)[None]
+    unit = head.new_empty(1, 0)
+    if algorithm.standardising:
+        unit = algorithm.units_in(head.dtype, known)[1]
+    directions = algorithm.directions(network, head)
+    return replace(
+        state,
+        head=average[None],
+        previous=state.fitted,
+        fitted=head[None],
+        sums=all_sums[None],
+        progress=torch.lerp(progress, state.progress[0], decay)[None],
+        confidence_sums=torch.lerp(confidence_sums, state.confidence_sums[0], decay)[None],
+        moments=all_moments[None],
+        varying=varying_count(all_sums[None], all_moments[None], directions, unit),
+        spreads=known,
+    )
+
+
 def server_weights(mixing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a, b and e, scalars: the means of the called agents' controls, `[agents, MIXING]`, bounded."""
+    """Return a, b and e, scalars: the means of the called agents' controls, `[called, 3]`, bounded."""
     one = torch.ones_like(mixing)
-    _, keep, stay, memory = bounded(mixing, one, one).mean(0).unbind()
+    keep, stay, memory = bounded(mixing, one, one).mean(0).unbind()
     # The agents' heads keep some weight whatever the features; without it W diverges.
     shrink = MAX_OLD_WEIGHT / (stay + memory).clamp(min=MAX_OLD_WEIGHT)
     return keep, shrink * stay, shrink * memory
-
-
-def _at_server(values: Tensor, server: Tensor) -> Tensor:
-    return torch.cat([server[None], values[1:]])

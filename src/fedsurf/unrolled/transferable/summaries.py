@@ -24,6 +24,7 @@ from torch import Tensor
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.unrolled.transferable.local import Groups, LocalExamples, by_group
 
+CPU = torch.device("cpu")
 SUMS_SIZE = 7
 """Numbers that describe an agent's data, after those of the classes."""
 PROGRESS_SIZE = 4
@@ -45,20 +46,22 @@ ROUNDING_MULTIPLE = 32
 
 
 @lru_cache(maxsize=64)
-def sketch_directions(features: int, dtype: torch.dtype, width: int = SKETCH_WIDTH) -> Tensor:
+def sketch_directions(
+    features: int, dtype: torch.dtype, width: int = SKETCH_WIDTH, device: torch.device = CPU
+) -> Tensor:
     """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
     if features <= max(MAX_WHOLE_FEATURES, 2 * width):
-        return torch.eye(features, dtype=dtype)
+        return torch.eye(features, dtype=dtype, device=device)
     random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
     basis: Tensor = torch.linalg.qr(random).Q
-    return basis.to(dtype)
+    return basis.to(device, dtype)
 
 
 def pack(sketch: Tensor) -> Tensor:
     """Flatten sketches `[agents, k, features]` into messages; of a whole A, which is symmetric, half."""
     if sketch.shape[1] < sketch.shape[2]:
         return sketch.flatten(1)
-    row, column = torch.tril_indices(*sketch.shape[1:])
+    row, column = torch.tril_indices(*sketch.shape[1:], device=sketch.device)
     return sketch[:, row, column]
 
 
@@ -66,7 +69,7 @@ def unpack(message: Tensor, features: int, width: int) -> Tensor:
     """Undo `pack`."""
     if features > width:
         return message.reshape(len(message), width, features)
-    row, column = torch.tril_indices(width, features)
+    row, column = torch.tril_indices(width, features, device=message.device)
     sketch = message.new_empty(len(message), width, features)
     sketch[:, row, column] = message
     sketch[:, column, row] = message
@@ -135,17 +138,17 @@ def common_centre(moments: Tensor, sums: Tensor, features: int) -> Tensor:
 
 
 @torch.no_grad()
-def varying_count(sums: Tensor, moments: Tensor, directions: Tensor, unit: Tensor | None) -> Tensor:
+def varying_count(sums: Tensor, moments: Tensor, directions: Tensor, unit: Tensor) -> Tensor:
     """Return how many features vary according to averaged summaries, `[agents]`; all if no feature does.
 
     The sketch of a constant feature is zero, but for rounding. Constant features are no reason to
-    regularise less. `unit` is that of each feature, raw, `[agents, features]`; None for 1.
+    regularise less. `unit` is that of each feature, raw, `[agents, features]`; without columns for 1.
     """
     features = len(directions)
     sketch = unpack(moments[:, features:], *directions.shape)
     mean = common_centre(moments, sums, features).abs()
     rounding = ROUNDING_MULTIPLE * torch.finfo(sketch.dtype).eps * mean
-    rounding = rounding if unit is None else rounding / unit
+    rounding = rounding / unit if unit.shape[1] else rounding
     # The largest product of a number of that size with all examples.
     lengths = sums[:, 1 - SUMS_SIZE].clamp(min=0)
     largest = rounding * (_example_count(sums) * lengths).sqrt()[:, None]
