@@ -70,7 +70,7 @@ def class_sums(examples: Examples, classes: int) -> Tensor:
 def split_class_sums(statistics: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Undo `class_sums`: sums `[agents, classes, features]` and counts `[agents, classes]`."""
     sums, counts = statistics[:, :-classes], statistics[:, -classes:]
-    return sums.reshape(len(statistics), classes, -1), counts
+    return sums.reshape(len(sums), classes, sums.shape[1] // classes), counts
 
 
 def seen_classes(counts: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class ServerMethod(ClassicalMethod):
         uploaded = network.upload(sent, called)
         state = state.with_agents(here, own)
         if network.servers:
-            values = uploaded[:, : shape.numel()].unflatten(1, shape)
+            values = uploaded[:, : shape.numel()].reshape(-1, *shape)
             parts = uploaded[:, -1]
             if self.weighting == "uniform":
                 parts = torch.ones_like(parts)

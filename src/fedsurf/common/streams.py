@@ -88,7 +88,8 @@ class Streams:
 
     def normal(self, size: int) -> Tensor:
         """Draw standard normal numbers, float64 `[rows, size]`."""
-        return torch.special.ndtri(self.uniform(size))
+        normal: Tensor = torch.special.ndtri(self.uniform(size))
+        return normal
 
     def choose(self, size: int, among: int | Tensor) -> Tensor:
         """Draw `size` different places of every row, int64 `[rows, size]`, in random order.

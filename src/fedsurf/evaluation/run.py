@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -209,7 +209,7 @@ def run(
     check_whole(steps, "steps")
     if steps < 0:
         raise ValueError(f"steps: got {steps}, but it must be at least 0")
-    if hasattr(algorithm, "check"):
+    if task.agents and hasattr(algorithm, "check"):
         algorithm.check(task)
     if device is not None:
         device = device_named(device)
@@ -324,9 +324,9 @@ def on_device(algorithm: Algorithm, device: torch.device) -> Algorithm:
     if isinstance(algorithm, nn.Module):
         return cast(Algorithm, deepcopy(algorithm).to(device))
     optimizer = getattr(algorithm, "optimizer", None)
-    if isinstance(optimizer, nn.Module) and is_dataclass(algorithm):
-        moved = replace(algorithm, optimizer=deepcopy(optimizer).to(device))  # type: ignore[type-var]
-        return cast(Algorithm, moved)
+    if isinstance(optimizer, nn.Module):
+        made: Any = algorithm
+        algorithm = replace(made, optimizer=deepcopy(optimizer).to(device))
     return algorithm
 
 

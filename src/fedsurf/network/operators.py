@@ -141,9 +141,10 @@ class LostMessages:
         `own[nodes]` are the weights of the nodes' own values, the diagonal of S; `links[links]` those of
         the messages, which go to the nodes `receivers[links]`.
         """
-        receivers, kept, renormalised, absent = (
-            None if values is None else values.to(links.device)
-            for values in (receivers, self.kept, self.renormalised, self.absent)
+        receivers = receivers.to(links.device)
+        kept, renormalised, absent = (
+            None if mask is None else mask.to(links.device)
+            for mask in (self.kept, self.renormalised, self.absent)
         )
         if kept is not None:
             own = own.index_add(0, receivers, links * kept)

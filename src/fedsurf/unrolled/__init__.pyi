@@ -4,9 +4,9 @@ from .config import TransferableConfig as TransferableConfig
 from .config import UDGDConfig as UDGDConfig
 from .perceptron import Perceptron as Perceptron
 from .perceptron import flatten_batch as flatten_batch
+from .transferable.graph import TransferState as TransferState
 from .transferable.optimizer import Transferable as Transferable
 from .transferable.optimizer import TransferableAlgorithm as TransferableAlgorithm
-from .transferable.optimizer import TransferState as TransferState
 from .udgd import UDGD as UDGD
 from .udgd import GraphFilter as GraphFilter
 from .udgd import UDGDLayer as UDGDLayer

@@ -16,22 +16,34 @@ so that no eigenvalue is below `CALM_EIGENVALUE`. That takes no message, but one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fedsurf.algorithms.algorithm import State
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import GRAPH_CALLS, schedule
-from fedsurf.unrolled.transferable.local import by_group
-from fedsurf.unrolled.transferable.summaries import PROGRESS_DECAY, Contribution, common_centre
+from fedsurf.unrolled.transferable.local import Groups, LocalExamples, by_group, recentred
+from fedsurf.unrolled.transferable.newton import LocalProblem, problems_of
+from fedsurf.unrolled.transferable.rebuilt import View
+from fedsurf.unrolled.transferable.summaries import (
+    PROGRESS_DECAY,
+    Contribution,
+    Curvature,
+    common_centre,
+    contributions,
+    curvature,
+    no_progress,
+    varying_count,
+)
 
 if TYPE_CHECKING:
-    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm, TransferState
+    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm
 
 MIXING_LIMITS = {
     "correction": (0.35, 1.0),
@@ -48,6 +60,82 @@ CALM_EIGENVALUE = -0.45
 """The smallest eigenvalue of lazy mixing, about that of a random 3-regular graph."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TransferState(State):
+    """The state of the optimizer over a graph. `weights` are for readers: steps go on from `head`."""
+
+    head: Tensor
+    """W, class by class (`newton.by_feature`), `[agents, parameters]`."""
+    previous: Tensor
+    """W one round ago, class by class."""
+    fitted: Tensor
+    """V of the round before, class by class."""
+    sums: Tensor
+    progress: Tensor
+    confidence_sums: Tensor
+    moments: Tensor
+    """Each agent's averages of the summaries, `[agents, …]`."""
+    own_sums: Tensor
+    own_moments: Tensor
+    """Each agent's contribution to `sums` and to `moments`, `[agents, …]`."""
+    spreads: Tensor
+    """Each agent's average of the features' means and spreads, `[agents, 1 + 3 · features]`; empty where
+    features are not standardised."""
+    base: Tensor
+    """Each agent's first centre in the present units, raw, `[agents, features]`."""
+    unit: Tensor
+    """Each agent's unit of each feature, raw, `[agents, features]`; without columns for 1."""
+    centre: Tensor
+    """Each agent's centre, raw, `[agents, features]`."""
+    varying: Tensor
+    axes: Tensor
+    values: Tensor
+    rest: Tensor
+    """The number of features that vary, and the curvature, as each agent estimates them, `[agents, …]`."""
+    rounds: int
+
+    @property
+    def curvature(self) -> Curvature:
+        """Each agent's estimate of the second moment of all agents' examples."""
+        return Curvature(self.axes, self.values, self.rest)
+
+
+def first_state(
+    algorithm: TransferableAlgorithm, task: Task, network: Network, spreads: Tensor, like: Tensor
+) -> TransferState:
+    """Start at W = 0, with summaries of each agent's own examples from their mean."""
+    unit, base = spreads, None
+    if algorithm.standardising:
+        base, unit = algorithm.units(like.dtype, spreads)
+    directions = algorithm.directions(network, like)
+    view = View.of(task.train, task.classes, directions, (base, unit))
+    base = view.base if base is None else base
+    algorithm.memory.put("view", (task.train, base, unit), view)
+    own = contributions(view.examples, view.groups, view.sketch, directions, centred=True)
+    zero = own.sums.new_zeros(task.agents, algorithm.model.parameters)
+    state = TransferState(
+        zero,
+        head=zero,
+        previous=zero,
+        fitted=zero,
+        **own._asdict(),
+        progress=no_progress(task.agents, task.classes, zero),
+        confidence_sums=algorithm.no_confidence(zero),
+        own_sums=own.sums,
+        own_moments=own.moments,
+        spreads=spreads,
+        base=base,
+        unit=unit,
+        centre=base,
+        varying=zero[:, 0],
+        axes=zero,
+        values=zero,
+        rest=zero,
+        rounds=0,
+    )
+    return _with_curvature(state, own, directions)
+
+
 def round_over_graph(
     algorithm: TransferableAlgorithm,
     state: TransferState,
@@ -58,10 +146,11 @@ def round_over_graph(
     """Take one round over a graph."""
     estimate = algorithm.estimate(state.sums, state.progress, state.varying, network)
     when = schedule(state.rounds, algorithm.rounds, GRAPH_CALLS, state.head)
-    groups, problems = algorithm.problems(state, task)
+    directions = algorithm.directions(network, state.head)
+    groups, own_problems = problems(algorithm, state, task, directions)
     heard = neighbour_share(network).to(state.head)
     work = algorithm.local_update(network, when)
-    update = by_group(work, groups, problems, state.head, estimate, heard, streams)
+    update = by_group(work, groups, own_problems, state.head, estimate, heard, streams)
     correction, weights = mixing_weights(update.mixing)
     sent = update.fitted
     if state.rounds:
@@ -114,18 +203,65 @@ def _recentred(
     if algorithm.standardising:
         degrees = facts.degrees[:, None].to(spreads.device)
         heard = (1 + state.rounds * degrees).clamp(max=facts.agents)
-        base, unit = algorithm.units(task, spreads, heard)
+        base, unit = algorithm.units(task.train.dtype, spreads, heard)
         state = replace(state, base=base, unit=unit, centre=base)
     else:
         centre = common_centre(moments, state.sums, algorithm.model.features)
         state = replace(state, centre=centre)
-    own = algorithm.contributions(state, task)
+    directions = algorithm.directions(network, state.head)
+    groups, examples = _centred(algorithm, state, task, directions)
+    sketch = _view(algorithm, state, task, directions).sketch
+    own = contributions(examples, groups, sketch, directions, centred=False)
     sums = state.sums + own.sums - state.own_sums
     moments = (moments + own.moments).sub_(state.own_moments)
-    state = algorithm.with_curvature(state, Contribution(sums, moments))
+    state = _with_curvature(state, Contribution(sums, moments), directions)
     if state.rounds == algorithm.shared_rounds:
         algorithm.memory.forget("view")
     return replace(state, own_sums=own.sums, own_moments=own.moments, spreads=spreads)
+
+
+def problems(
+    algorithm: TransferableAlgorithm, state: TransferState, task: Task, directions: Tensor
+) -> tuple[Groups, tuple[LocalProblem, ...]]:
+    """Return the groups of agents, and their problems, made anew where they are not remembered."""
+
+    def make() -> tuple[Groups, tuple[LocalProblem, ...]]:
+        groups, examples = _centred(algorithm, state, task, directions)
+        return groups, problems_of(examples, groups, state.curvature)
+
+    key = (task.train, state.base, state.unit, state.centre, state.axes)
+    return algorithm.memory.get("problems", key, make)
+
+
+def _view(
+    algorithm: TransferableAlgorithm, state: TransferState, task: Task, directions: Tensor
+) -> View:
+    def make() -> View:
+        return View.of(task.train, task.classes, directions, (state.base, state.unit))
+
+    return algorithm.memory.get("view", (task.train, state.base, state.unit), make)
+
+
+def _centred(
+    algorithm: TransferableAlgorithm, state: TransferState, task: Task, directions: Tensor
+) -> tuple[Groups, tuple[LocalExamples, ...]]:
+    """Return the groups of agents, and their examples from the present centres."""
+
+    def make() -> tuple[Groups, tuple[LocalExamples, ...]]:
+        view = _view(algorithm, state, task, directions)
+        if state.rounds == 0 or algorithm.standardising:  # the base is the centre
+            return view.groups, view.examples
+        return view.groups, recentred(view.examples, view.groups, state.centre)
+
+    key = (task.train, state.base, state.unit, state.centre)
+    return algorithm.memory.get("centred", key, make)
+
+
+def _with_curvature(state: TransferState, known: Contribution, directions: Tensor) -> TransferState:
+    """Return the state with averaged summaries of data, and the curvature that they tell."""
+    varying = varying_count(*known, directions, state.unit)
+    axes, values, rest = curvature(*known, directions, varying)
+    return replace(state, **known._asdict(), varying=varying, axes=axes, values=values, rest=rest)
 
 
 def neighbour_share(network: Network) -> Tensor:

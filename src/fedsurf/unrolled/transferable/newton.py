@@ -202,7 +202,7 @@ class HeadFit:
         examples = problem.examples
         self.problem, self.examples = problem, examples
         classes = examples.labels.shape[1]
-        first = head.reshape(len(head), classes, -1)
+        first = head.reshape(len(head), classes, head.shape[1] // classes)
         self._unit = None if examples.unit is None else with_column(examples.unit, 1.0)[:, None]
         self._first = first if self._unit is None else first * self._unit
         self._real = examples.real.mT
@@ -322,4 +322,5 @@ def by_feature(head: Tensor, features: int) -> Tensor:
 
     `[agents, classes · (features + 1)]` becomes `[agents, (features + 1) · classes]`.
     """
-    return head.reshape(len(head), -1, features + 1).mT.flatten(1)
+    classes = head.shape[1] // (features + 1)
+    return head.reshape(len(head), classes, features + 1).mT.flatten(1)

@@ -32,13 +32,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedsurf.algorithms.algorithm import ServerState, State, own_state
+from fedsurf.algorithms.algorithm import State, own_state
 from fedsurf.algorithms.checks import check_batch_size, check_fits, check_head_fits
 from fedsurf.common.checks import check_option
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
-from fedsurf.network.network import Called
 from fedsurf.tasks.groups import group_agents, join_groups, split_examples
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import (
@@ -58,36 +57,33 @@ from fedsurf.unrolled.transferable.confidence import (
     confidence_inputs,
 )
 from fedsurf.unrolled.transferable.controller import GRAPH_CALLS, Controller, schedule
-from fedsurf.unrolled.transferable.graph import neighbour_share, round_over_graph
+from fedsurf.unrolled.transferable.graph import (
+    TransferState,
+    first_state,
+    neighbour_share,
+    round_over_graph,
+)
 from fedsurf.unrolled.transferable.local import (
-    Groups,
-    LocalExamples,
     check_range,
     feature_units,
     own_spreads,
-    recentred,
 )
 from fedsurf.unrolled.transferable.newton import (
-    LocalProblem,
     LocalUpdate,
     by_feature,
     local_update,
-    problems_of,
 )
-from fedsurf.unrolled.transferable.rebuilt import Memory, View
-from fedsurf.unrolled.transferable.server import round_through_server
+from fedsurf.unrolled.transferable.rebuilt import Memory
+from fedsurf.unrolled.transferable.server import (
+    TransferServerState,
+    first_call,
+    round_through_server,
+)
 from fedsurf.unrolled.transferable.summaries import (
     SERVER_SKETCH_WIDTH,
     SKETCH_WIDTH,
-    SUMS_SIZE,
-    Contribution,
-    Curvature,
     FederationEstimate,
-    contributions,
-    curvature,
-    no_progress,
     sketch_directions,
-    varying_count,
 )
 
 LOCAL_STEPS, SERVER_LOCAL_STEPS = 2, 4
@@ -152,75 +148,6 @@ class Transferable(nn.Module):
         return TransferableAlgorithm(
             self, model, rounds, scaling, batch_size, ease_rare, weigh_agents
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferState(State):
-    """The state of the optimizer over a graph. `weights` are for readers: steps go on from `head`."""
-
-    head: Tensor
-    """W, class by class (`newton.by_feature`), `[agents, parameters]`."""
-    previous: Tensor
-    """W one round ago, class by class."""
-    fitted: Tensor
-    """V of the round before, class by class."""
-    sums: Tensor
-    progress: Tensor
-    confidence_sums: Tensor
-    moments: Tensor
-    """Each agent's averages of the summaries, `[agents, …]`."""
-    own_sums: Tensor
-    own_moments: Tensor
-    """Each agent's contribution to `sums` and to `moments`, `[agents, …]`."""
-    spreads: Tensor
-    """Each agent's average of the features' means and spreads, `[agents, 1 + 3 · features]`; empty where
-    features are not standardised."""
-    base: Tensor
-    """Each agent's first centre in the present units, raw, `[agents, features]`."""
-    unit: Tensor
-    """Each agent's unit of each feature, raw, `[agents, features]`; without columns for 1."""
-    centre: Tensor
-    """Each agent's centre, raw, `[agents, features]`."""
-    varying: Tensor
-    axes: Tensor
-    values: Tensor
-    rest: Tensor
-    """The number of features that vary, and the curvature, as each agent estimates them, `[agents, …]`."""
-    rounds: int
-
-    @property
-    def curvature(self) -> Curvature:
-        """Each agent's estimate of the second moment of all agents' examples."""
-        return Curvature(self.axes, self.values, self.rest)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferServerState(ServerState):
-    """The state of the optimizer through a server. What the server has is `[servers, …]`."""
-
-    head: Tensor
-    """W's running average, class by class, `[servers, parameters]`."""
-    previous: Tensor
-    """W one round ago."""
-    fitted: Tensor
-    """W."""
-    sums: Tensor
-    progress: Tensor
-    confidence_sums: Tensor
-    moments: Tensor
-    """The server's averages of the summaries."""
-    varying: Tensor
-    """The number of features that vary according to them, `[servers]`."""
-    spreads: Tensor
-    """The sums of the features' means and spreads, float64 `[servers, 1 + 3 · features]`, or empty."""
-    base: Tensor
-    unit: Tensor
-    """Each agent's first centre and unit of each feature, raw, `[agents, features]`; `unit` may be empty."""
-    informed: Tensor
-    """Whether each agent knows the units that the server has found, bool `[all agents]`."""
-    reports: int
-    """The number of replies that the server has received."""
-    rounds: int
 
 
 @dataclass(frozen=True)
@@ -297,68 +224,10 @@ class TransferableAlgorithm:
         if self.standardising:
             parts = split_examples(task.train, groups)
             spreads = join_groups([own_spreads(part) for part in parts], groups)
-        return (self._first_call if network.server else self._first)(task, network, spreads, x)
+        return (first_call if network.server else first_state)(self, task, network, spreads, x)
 
-    def _first(self, task: Task, network: Network, spreads: Tensor, like: Tensor) -> TransferState:
-        unit, base = spreads, None
-        if self.standardising:
-            base, unit = self.units(task, spreads)
-        directions = self.directions(network, like)
-        view = View.of(task.train, task.classes, directions, (base, unit))
-        base = view.base if base is None else base
-        self.memory.put("view", (task.train, base, unit), view)
-        own = contributions(view.examples, view.groups, view.sketch, directions, centred=True)
-        zero = own.sums.new_zeros(task.agents, self.model.parameters)
-        state = TransferState(
-            zero,
-            head=zero,
-            previous=zero,
-            fitted=zero,
-            **own._asdict(),
-            progress=no_progress(task.agents, task.classes, zero),
-            confidence_sums=self._no_confidence(zero),
-            own_sums=own.sums,
-            own_moments=own.moments,
-            spreads=spreads,
-            base=base,
-            unit=unit,
-            centre=base,
-            varying=zero[:, 0],
-            axes=zero,
-            values=zero,
-            rest=zero,
-            rounds=0,
-        )
-        return self.with_curvature(state, own)
-
-    def _first_call(
-        self, task: Task, network: Network, spreads: Tensor, like: Tensor
-    ) -> TransferServerState:
-        p, k = self.directions(network, like).shape
-        numbers = p * (p + 1) // 2 if k == p else k * p
-        base, unit = (like.new_empty(task.agents, 0),) * 2
-        if self.standardising:
-            base, unit = self.units(task, spreads)
-        zero = like.new_zeros(network.servers, self.model.parameters)
-        return TransferServerState(
-            zero,
-            head=zero,
-            previous=zero,
-            fitted=zero,
-            sums=zero.new_zeros(network.servers, task.classes + SUMS_SIZE),
-            progress=no_progress(network.servers, task.classes, zero),
-            confidence_sums=self._no_confidence(zero),
-            moments=zero.new_zeros(network.servers, p + numbers),
-            varying=zero.new_full((network.servers,), p),
-            spreads=zero.new_zeros(network.servers, spreads.shape[1], dtype=torch.float64),
-            base=base,
-            unit=unit,
-            informed=torch.zeros(network.facts.agents, dtype=torch.bool),
-            reports=0,
-            rounds=0,
-        )
-
-    def _no_confidence(self, like: Tensor) -> Tensor:
+    def no_confidence(self, like: Tensor) -> Tensor:
+        """Return the sums of a confidence before the first round, `[rows of like, …]`."""
         confident = self.optimizer.confidence is not None
         return like.new_zeros(len(like), CONFIDENCE_SUMS * confident)
 
@@ -366,9 +235,11 @@ class TransferableAlgorithm:
         self, state: State, task: Task, network: Network, streams: Streams
     ) -> TransferState | TransferServerState:
         """Apply the next layer; `streams` draw mini-batches."""
-        own = state
-        if not isinstance(own, TransferState | TransferServerState):
-            own = own_state(own, TransferServerState if network.server else TransferState)
+        own: TransferState | TransferServerState = (
+            own_state(state, TransferServerState)
+            if network.server
+            else own_state(state, TransferState)
+        )
         check_rounds_left(own.rounds, self.rounds)
         for _ in range(min(ROUNDS_PER_LAYER, self.rounds - own.rounds)):
             own = self.round(own, task, network, streams.at("round", own.rounds))
@@ -414,80 +285,11 @@ class TransferableAlgorithm:
         width = SERVER_SKETCH_WIDTH if network.server else SKETCH_WIDTH
         return sketch_directions(self.model.features, like.dtype, width, like.device)
 
-    def graph_directions(self, like: Tensor) -> Tensor:
-        """Return the directions of the sketch over a graph, `[features, k]`."""
-        return sketch_directions(self.model.features, like.dtype, SKETCH_WIDTH, like.device)
-
-    def units(self, task: Task, spreads: Tensor, heard: Tensor | int = 1) -> tuple[Tensor, Tensor]:
-        """Return the features' centres and units from spreads, averaged over `heard` agents."""
-        return self.units_in(task.train.dtype, spreads, heard)
-
-    def units_in(
+    def units(
         self, dtype: torch.dtype, spreads: Tensor, heard: Tensor | int = 1
     ) -> tuple[Tensor, Tensor]:
-        """Return the features' centres and units in a floating type."""
+        """Return the features' centres and units from spreads, averaged over `heard` agents."""
         return feature_units(spreads, dtype, every=self.scaling == "features", agents=heard)
-
-    def problems(self, state: TransferState, task: Task) -> tuple[Groups, tuple[LocalProblem, ...]]:
-        """Return the groups of agents over a graph, and their problems."""
-
-        def make() -> tuple[Groups, tuple[LocalProblem, ...]]:
-            groups, examples = self._centred(state, task)
-            return groups, problems_of(examples, groups, state.curvature)
-
-        key = (task.train, state.base, state.unit, state.centre, state.axes)
-        return self.memory.get("problems", key, make)
-
-    def contributions(self, state: TransferState, task: Task) -> Contribution:
-        """Return the agents' summaries of their data from their centres, over a graph."""
-        groups, examples = self._centred(state, task)
-        directions, view = self.graph_directions(state.head), self._view(state, task)
-        return contributions(examples, groups, view.sketch, directions, centred=False)
-
-    def with_curvature(self, state: TransferState, known: Contribution) -> TransferState:
-        """Return the state with averaged summaries of data, and the curvature that they tell."""
-        directions = self.graph_directions(state.head)
-        varying = varying_count(*known, directions, state.unit)
-        axes, values, rest = curvature(*known, directions, varying)
-        return replace(
-            state, **known._asdict(), varying=varying, axes=axes, values=values, rest=rest
-        )
-
-    def _view(self, state: TransferState, task: Task) -> View:
-        def make() -> View:
-            directions = self.graph_directions(state.head)
-            return View.of(task.train, task.classes, directions, (state.base, state.unit))
-
-        return self.memory.get("view", (task.train, state.base, state.unit), make)
-
-    def _centred(
-        self, state: TransferState, task: Task
-    ) -> tuple[Groups, tuple[LocalExamples, ...]]:
-        def make() -> tuple[Groups, tuple[LocalExamples, ...]]:
-            view = self._view(state, task)
-            if state.centre is state.base:
-                return view.groups, view.examples
-            return view.groups, recentred(view.examples, view.groups, state.centre)
-
-        key = (task.train, state.base, state.unit, state.centre)
-        return self.memory.get("centred", key, make)
-
-    def called_view(
-        self, state: TransferServerState, called: Called, task: Task, network: Network
-    ) -> View:
-        """Return the examples of the agents that a server called and that live here."""
-        every = len(called.here) == task.agents
-        rows = called.here.to(state.base.device)
-
-        def make() -> View:
-            base = state.base[rows] if self.standardising else None
-            directions = self.directions(network, task.train.x)
-            units = (base, state.unit[rows])
-            return View.of(task.train, task.classes, directions, units, None if every else rows)
-
-        if not every:
-            return make()
-        return self.memory.get("view", (task.train, state.base, state.unit), make)
 
     def local_update(self, network: Network, when: Tensor) -> partial[LocalUpdate]:
         """Return the local work of a round with its schedule, `when`."""

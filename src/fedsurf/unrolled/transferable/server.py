@@ -9,12 +9,13 @@ the features.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedsurf.algorithms.algorithm import ServerState
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.network.network import Called
@@ -30,14 +31,73 @@ from fedsurf.unrolled.transferable.summaries import (
     common_centre,
     contributions,
     curvature,
+    no_progress,
     varying_count,
 )
 
 if TYPE_CHECKING:
-    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm, TransferServerState
+    from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm
 
 MAX_OLD_WEIGHT = 0.9
 """The largest weight of a server's older heads, compared with the agents' heads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferServerState(ServerState):
+    """The state of the optimizer through a server. What the server has is `[servers, …]`."""
+
+    head: Tensor
+    """W's running average, class by class, `[servers, parameters]`."""
+    previous: Tensor
+    """W one round ago."""
+    fitted: Tensor
+    """W."""
+    sums: Tensor
+    progress: Tensor
+    confidence_sums: Tensor
+    moments: Tensor
+    """The server's averages of the summaries."""
+    varying: Tensor
+    """The number of features that vary according to them, `[servers]`."""
+    spreads: Tensor
+    """The sums of the features' means and spreads, float64 `[servers, 1 + 3 · features]`, or empty."""
+    base: Tensor
+    unit: Tensor
+    """Each agent's first centre and unit of each feature, raw, `[agents, features]`; `unit` may be empty."""
+    informed: Tensor
+    """Whether each agent knows the units that the server has found, bool `[all agents]`."""
+    reports: int
+    """The number of replies that the server has received."""
+    rounds: int
+
+
+def first_call(
+    algorithm: TransferableAlgorithm, task: Task, network: Network, spreads: Tensor, like: Tensor
+) -> TransferServerState:
+    """Start at W = 0; agents know the units of their own examples."""
+    p, k = algorithm.directions(network, like).shape
+    numbers = p * (p + 1) // 2 if k == p else k * p
+    base, unit = (like.new_empty(task.agents, 0),) * 2
+    if algorithm.standardising:
+        base, unit = algorithm.units(like.dtype, spreads)
+    zero = like.new_zeros(network.servers, algorithm.model.parameters)
+    return TransferServerState(
+        zero,
+        head=zero,
+        previous=zero,
+        fitted=zero,
+        sums=zero.new_zeros(network.servers, task.classes + SUMS_SIZE),
+        progress=no_progress(network.servers, task.classes, zero),
+        confidence_sums=algorithm.no_confidence(zero),
+        moments=zero.new_zeros(network.servers, p + numbers),
+        varying=zero.new_full((network.servers,), p),
+        spreads=zero.new_zeros(network.servers, spreads.shape[1], dtype=torch.float64),
+        base=base,
+        unit=unit,
+        informed=torch.zeros(network.facts.agents, dtype=torch.bool),
+        reports=0,
+        rounds=0,
+    )
 
 
 def round_through_server(
@@ -84,7 +144,7 @@ def _with_units(
         return state
     new = ~state.informed
     fresh = called.only(new, network.agent_rows(network.ids))
-    units = torch.cat(algorithm.units(task, state.spreads), 1)
+    units = torch.cat(algorithm.units(task.train.dtype, state.spreads), 1)
     received = network.download(units, fresh, among=new)
     rows = fresh.here.to(received.device)
     base, unit = (
@@ -111,9 +171,9 @@ def agent_reply(
     """Fit the received head at the called agents; return the parts of their replies, each `[called, …]`."""
     head, sums, progress, moments = received
     sums, moments = sums.detach(), moments.detach()  # no parameter acts on them
-    view = algorithm.called_view(state, called, task, network)
-    groups, examples, sketch = view
     directions = algorithm.directions(network, head)
+    view = _called_view(algorithm, state, called, task, directions)
+    groups, examples, sketch = view
     if state.reports:
         centre = common_centre(moments, sums, algorithm.model.features)
         examples = recentred(examples, groups, centre)
@@ -136,6 +196,27 @@ def agent_reply(
     )
     reply = [update.fitted, own.sums, update.progress, own.moments, update.confidence_sums]
     return [*reply, update.mixing[:, 1:], _own_units(algorithm, state, view, task, called)]
+
+
+def _called_view(
+    algorithm: TransferableAlgorithm,
+    state: TransferServerState,
+    called: Called,
+    task: Task,
+    directions: Tensor,
+) -> View:
+    """Return the examples of the called agents that live here; remembered where these are all."""
+    every = len(called.here) == task.agents
+    rows = called.here.to(state.base.device)
+
+    def make() -> View:
+        base = state.base[rows] if algorithm.standardising else None
+        units = (base, state.unit[rows])
+        return View.of(task.train, task.classes, directions, units, None if every else rows)
+
+    if not every:
+        return make()
+    return algorithm.memory.get("view", (task.train, state.base, state.unit), make)
 
 
 def _own_units(
@@ -184,7 +265,7 @@ def server_update(
         known = pooled_spreads(known[0], spreads)[None]
     unit = head.new_empty(1, 0)
     if algorithm.standardising:
-        unit = algorithm.units_in(head.dtype, known)[1]
+        unit = algorithm.units(head.dtype, known)[1]
     directions = algorithm.directions(network, head)
     return replace(
         state,
