@@ -22,4 +22,6 @@ from .local_only import LocalOnly as LocalOnly
 from .moon import MOON as MOON
 from .one_shot import OneShot as OneShot
 from .ridge import Ridge as Ridge
+from .saving import load_state as load_state
+from .saving import save_state as save_state
 from .scaffold import SCAFFOLD as SCAFFOLD

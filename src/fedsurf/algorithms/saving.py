@@ -1,0 +1,87 @@
+"""States in files: a run of any algorithm can stop after any step and go on with the same numbers.
+
+A state is tensors and numbers only, so saving needs to know nothing of the algorithm. What a network
+remembers between rounds (its counts, whom a server has called, the last messages of stale agents) goes
+into the same file.
+"""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedsurf.algorithms.algorithm import OwnState, State
+from fedsurf.common.files import FileError, read_all_tensors, read_metadata
+from fedsurf.common.writing import write_tensors
+from fedsurf.network import Network
+
+NETWORK_PREFIX = "network."
+"""Begins the names of the tensors that a network remembers."""
+
+
+def save_state(path: Path, state: State, network: Network) -> None:
+    """Write a state, and what the network remembers, as safetensors.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import networkx as nx, torch
+    >>> from fedsurf import Network
+    >>> from fedsurf.algorithms import State
+    >>> network = Network(nx.path_graph(2))
+    >>> state = State(network.mix(torch.eye(2)), steps=1)
+    >>> with TemporaryDirectory() as folder:
+    ...     save_state(Path(folder) / "state", state, network)
+    ...     network.reset()
+    ...     found = load_state(Path(folder) / "state", State(torch.zeros(2, 2)), network)
+    >>> found.steps, network.rounds, torch.equal(found.weights, state.weights)
+    (1, 1, True)
+    """
+    tensors, numbers = _divided(state)
+    memory = {NETWORK_PREFIX + name: value for name, value in network.state().items()}
+    metadata = {"kind": type(state).__name__, "numbers": numbers}
+    write_tensors(path, tensors | memory, metadata)
+
+
+def load_state(path: Path, like: OwnState, network: Network) -> OwnState:
+    """Read a state of the kind and shapes of `like`, such as what `init` returns; restore the network."""
+    metadata, kind = read_metadata(path), type(like).__name__
+    if metadata.get("kind") != kind:
+        raise FileError(f"{path}: holds a {metadata.get('kind')}, but this method needs a {kind}")
+    wanted, numbers = _divided(like)
+    stored = metadata.get("numbers")
+    if not isinstance(stored, dict) or {n: type(v) for n, v in stored.items()} != {
+        name: type(value) for name, value in numbers.items()
+    }:
+        raise FileError(f"{path}: damaged, the numbers of a {kind} are {', '.join(numbers)}")
+    found = read_all_tensors(path)
+    memory = {
+        name.removeprefix(NETWORK_PREFIX): found.pop(name)
+        for name in list(found)
+        if name.startswith(NETWORK_PREFIX)
+    }
+    _check_like(path, found, wanted)
+    _check_like(path, {n: memory[n] for n in network.state() if n in memory}, network.state())
+    network.restore(memory)
+    moved = {name: value.to(wanted[name].device) for name, value in found.items()}
+    return replace(like, **moved, **stored)
+
+
+def _divided(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return a state's tensors and its numbers, by name."""
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return tensors, {name: value for name, value in values.items() if name not in tensors}
+
+
+def _check_like(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Raise unless tensors have these names, shapes and types."""
+    described = {name: (list(value.shape), value.dtype) for name, value in found.items()}
+    expected = {name: (list(value.shape), value.dtype) for name, value in wanted.items()}
+    for name in expected | described:
+        if described.get(name) != expected.get(name):
+            raise FileError(
+                f"{path}: {name}: got {described.get(name)}, but {expected.get(name)} was expected"
+            )
