@@ -91,9 +91,9 @@ class UnpaddedExamples(Examples):
         return torch.tensor(self.sizes, device=self.rows.device)
 
     @cached_property
-    def extents(self) -> Tensor:
-        """The number of places up to each agent's last example, int64 `[agents]`, on the CPU."""
-        return torch.tensor(self.sizes)
+    def extents(self) -> tuple[int, ...]:
+        """The number of places up to each agent's last example."""
+        return self.sizes
 
     def stored(self) -> Examples:
         """Return the rows as the examples of one agent."""
@@ -101,7 +101,7 @@ class UnpaddedExamples(Examples):
 
     def place(self, agent: int, example: int) -> tuple[int, int]:
         """Return the agent of a row, and the position among its examples."""
-        ends = self.extents.cumsum(0)
+        ends = torch.tensor(self.sizes).cumsum(0)
         agent = int(torch.searchsorted(ends, example, right=True))
         return agent, example - int(ends[agent]) + self.sizes[agent]
 
@@ -141,9 +141,9 @@ def group_agents(examples: Examples) -> tuple[Tensor, ...]:
     [1, 9]
     """
     extents, features = examples.extents, examples.features
-    if not len(extents) or len(extents) * int(extents.max()) * features <= MAX_ORDINARY_SIZE:
+    if len(extents) * max(extents, default=0) * features <= MAX_ORDINARY_SIZE:
         return (torch.arange(len(extents)),)
-    sizes, order = extents.sort(descending=True, stable=True)
+    sizes, order = torch.tensor(extents).sort(descending=True, stable=True)
     begins, padding, held, largest = [], 0, 0, int(sizes[0])
     for place, size in enumerate(sizes.tolist()):
         padding += (largest - size) * features

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,19 +74,19 @@ class Examples:
         return None if self.mask is None else self.mask.cpu()
 
     @cached_property
-    def extents(self) -> Tensor:
-        """The number of places up to each agent's last example, int64 `[agents]`, on the CPU."""
-        mask = self.host_mask
-        if mask is None:
-            return torch.full((self.agents,), self.x.shape[1])
-        return (torch.arange(1, mask.shape[1] + 1) * mask).amax(1)
+    def extents(self) -> tuple[int, ...]:
+        """The number of places up to each agent's last example."""
+        if self.host_mask is None:
+            return (self.x.shape[1],) * self.agents
+        mask = self.host_mask.numpy()
+        return tuple((np.arange(1, mask.shape[1] + 1) * mask).max(1, initial=0).tolist())
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """The number of examples of each agent."""
-        mask = self.host_mask
-        every = (self.x.shape[1],) * self.agents
-        return every if mask is None else tuple(mask.sum(1).tolist())
+        if self.host_mask is None:
+            return (self.x.shape[1],) * self.agents
+        return tuple(self.host_mask.numpy().sum(1).tolist())
 
     def mean(self, values: Tensor) -> Tensor:
         """Average `values[agents, examples]` over each agent's real examples, to `[agents]`."""
@@ -124,7 +125,8 @@ class Examples:
 
     def trimmed(self, agents: Tensor) -> "Examples":
         """Return the examples of some agents, padded to the largest of these."""
-        return self.cropped(int(self.extents[agents].max())).of(agents)
+        longest = max((self.extents[agent] for agent in agents.tolist()), default=0)
+        return self.cropped(longest).of(agents)
 
     def pooled(self) -> "Examples":
         """Return all real examples of all agents as the examples of one agent."""

@@ -82,7 +82,7 @@ class Tensors:
         shapes, inputs = list(model.shapes.values()), fan_ins(model.shapes)
         self.count = len(shapes)
         self.sizes = [shape.numel() for shape in shapes]
-        fan_in = like.new_tensor(inputs)
+        fan_in = torch.tensor(inputs, dtype=like.dtype, device=like.device)
         self.unit = self.spread(fan_in.rsqrt()[None])[0]
         matrices = [number for number, shape in enumerate(shapes) if len(shape) > 1]
         output = matrices[-1] if matrices else self.count - 1
@@ -96,7 +96,7 @@ class Tensors:
             ]
             for number, (shape, fan) in enumerate(zip(shapes, inputs, strict=True))
         ]
-        self.about = like.new_tensor(about)
+        self.about = torch.tensor(about, dtype=like.dtype, device=like.device)
 
     def mean(self, values: Tensor) -> Tensor:
         """Average `values[agents, parameters]` over each tensor, `[agents, tensors]`."""

@@ -53,7 +53,7 @@ def schedule(step: int, steps: int, called: float, like: Tensor) -> Tensor:
     values = [step / max(1, steps - 1) - 0.5, math.exp(-after), math.exp(-left)]
     values += [math.exp(-3 * after), math.exp(-3 * left)]
     values += [math.log(steps / 20), math.log(called / GRAPH_CALLS)]
-    return like.new_tensor(values)
+    return torch.tensor(values, dtype=like.dtype, device=like.device)
 
 
 class Controller(nn.Module):
