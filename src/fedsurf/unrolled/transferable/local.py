@@ -344,12 +344,13 @@ def check_range(examples: Examples) -> None:
     kind, limits = str(examples.dtype).removeprefix("torch."), torch.finfo(examples.dtype)
     x = examples.pooled().x[0]
     widest = float((x.amax(0).double() - x.amin(0).double()).max())
-    if widest**2 * max(examples.sizes) > limits.max:
+    square = widest * widest  # infinite where ** would raise
+    if square * max(examples.sizes) > limits.max:
         raise FeatureRangeError(
             f"task: got features as large as {float(x.abs().max()):.2g}, whose squares overflow in {kind}: "
             "give them in another unit"
         )
-    if widest > 0 and widest**2 < limits.tiny:
+    if widest > 0 and square < limits.tiny:
         raise FeatureRangeError(
             f"task: got features that differ by no more than {widest:.2g}, whose squares "
             f"vanish in {kind}: give them in another unit"

@@ -72,7 +72,7 @@ class View(NamedTuple):
         `units` are both, `[agents or rows, features]`: the base None for each agent's mean, and units
         without columns for 1.
         """
-        groups, parts = _parts(examples, rows)
+        groups, parts = parts_of(examples, rows)
         base, unit = units
         made = tuple(
             LocalExamples.of(
@@ -86,7 +86,7 @@ class View(NamedTuple):
         return View(groups, made, sketches(made, groups, directions))
 
 
-def _parts(examples: Examples, rows: Tensor | None) -> tuple[Groups, list[Examples]]:
+def parts_of(examples: Examples, rows: Tensor | None) -> tuple[Groups, list[Examples]]:
     """Return groups of similar size and their examples; `rows` are numbered anew in their order."""
     groups = group_agents(examples)
     if len(groups) == 1:

@@ -19,12 +19,13 @@ from fedsurf.algorithms.algorithm import ServerState
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.network.network import Called
+from fedsurf.tasks.groups import join_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.graph import MASS_POWER, bounded
 from fedsurf.unrolled.transferable.local import by_group, own_spreads, pooled_spreads, recentred
 from fedsurf.unrolled.transferable.newton import problems_of
-from fedsurf.unrolled.transferable.rebuilt import View
+from fedsurf.unrolled.transferable.rebuilt import View, parts_of
 from fedsurf.unrolled.transferable.summaries import (
     PROGRESS_DECAY,
     SUMS_SIZE,
@@ -212,7 +213,8 @@ def _called_view(
     def make() -> View:
         base = state.base[rows] if algorithm.standardising else None
         units = (base, state.unit[rows])
-        return View.of(task.train, task.classes, directions, units, None if every else rows)
+        here = None if every else called.here
+        return View.of(task.train, task.classes, directions, units, here)
 
     if not every:
         return make()
@@ -229,8 +231,8 @@ def _own_units(
     """Return what agents send of the spreads of their features in this round, or nothing."""
     if not algorithm.standardising or state.rounds >= algorithm.shared_rounds:
         return view.sketch.new_empty(len(view.sketch), 0)
-    rows = called.here.to(view.sketch.device)
-    spreads = own_spreads(task.train.of(rows))
+    groups, parts = parts_of(task.train, called.here)
+    spreads = join_groups([own_spreads(part) for part in parts], groups)
     # The server can square their means itself.
     return spreads[:, : 1 + 2 * (spreads.shape[1] // 3)]
 
@@ -257,11 +259,12 @@ def server_update(
     all_sums = torch.lerp(state.sums[0], sums, share)
     all_moments = torch.lerp(state.moments[0], moments, share)
     known = state.spreads
-    if algorithm.standardising and state.rounds < algorithm.shared_rounds:
+    if algorithm.standardising and state.rounds <= algorithm.shared_rounds:
         # The units changed before this round: sums that depend on them are those of this round.
         each = all_sums[-SUMS_SIZE] / sums[-SUMS_SIZE].clamp(min=1e-6)
         all_sums = torch.cat([all_sums[: 1 - SUMS_SIZE], sums[1 - SUMS_SIZE :]])
         all_moments = torch.cat([all_moments[:features], each * moments[features:]])
+    if spreads.shape[1]:
         known = pooled_spreads(known[0], spreads)[None]
     unit = head.new_empty(1, 0)
     if algorithm.standardising:
