@@ -4,7 +4,7 @@ import naive
 import random_data
 import torch
 import transferable_loop
-from running import calls, lopsided_graph
+from running import advance, begin, calls, lopsided_graph
 
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
@@ -49,15 +49,15 @@ def make(task, rounds=5, learned=None, **options):
 
 def states(algorithm, task, over):
     """Return the state before the first layer and after every layer."""
-    found = [algorithm.init(task, over, random_data.seeded(0))]
+    found = [begin(algorithm, task, over)]
     for _ in range(algorithm.steps):
-        found.append(algorithm.step(found[-1], task, over, random_data.seeded(1)))
+        found.append(advance(algorithm, found[-1], task, over))
     return found
 
 
 def heads(task, over, rounds=5, learned=None, **options):
     """Return the agents' heads after a whole run, `[agents, parameters]`."""
-    return over.agent_rows(states(make(task, rounds, learned, **options), task, over)[-1].weights)
+    return states(make(task, rounds, learned, **options), task, over)[-1].agent_weights(over)
 
 
 def loop_heads(task, learned, rounds, *, star=False, batches=None, **options):

@@ -8,7 +8,7 @@ import pytest
 import random_data
 import running
 import torch
-from running import lopsided_graph
+from running import advance, begin, lopsided_graph, streams
 from torch import nn
 
 from fedsurf.algorithms import SharedStart, Start
@@ -166,7 +166,7 @@ def loop(learned, task, rows, rounds, local_steps):
 def test_a_whole_run_equals_a_loop_over_agents_tensors_and_neighbours(rounds, masked):
     task, learned = draw_task(masked=masked), optimizer()
     state = run(task, network(), rounds, learned)
-    start = START.draw(network(), MODEL, random_data.seeded(0), torch.float64)
+    start = START.draw(MODEL, streams(network()), task.train.x)
     expected = loop(learned, task, start, rounds, 3)
     assert (expected - start).abs().max() > 0.05
     torch.testing.assert_close(state.weights, expected, rtol=1e-9, atol=1e-9)
@@ -179,7 +179,7 @@ def test_a_whole_run_equals_a_loop_over_agents_tensors_and_neighbours(rounds, ma
 def test_a_run_whose_lengths_are_at_their_limits_equals_the_loop(length, beyond):
     task, learned = draw_task(), optimizer()
     learned.second.bias[list(CONTROLS).index(length)] += beyond
-    start = START.draw(network(), MODEL, random_data.seeded(0), torch.float64)
+    start = START.draw(MODEL, streams(network()), task.train.x)
     expected = loop(learned, task, start, 2, 3)
     found = run(task, network(), 2, learned).weights
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
@@ -225,7 +225,7 @@ def test_it_trains_a_convolution_with_a_normalisation():
         False
     )
     model, over = ModuleModel(net), network()
-    before = SharedStart().draw(over, model, random_data.seeded(0))
+    before = SharedStart().draw(model, streams(over), task.train.x)
     after = run(task, over, 20, learned, SharedStart(), model).weights
     first, last = (model.pooled_loss(one, task.test).mean() for one in (before, after))
     assert last < 0.5 * first
@@ -248,12 +248,12 @@ def test_permuting_hidden_units_permutes_the_result():
     output = place[rest : rest + UNITS * CLASSES].reshape(CLASSES, UNITS)
     place[rest : rest + UNITS * CLASSES] = output[:, order].flatten()
     task, over, algorithm = draw_task(), network(), optimizer().on(MODEL, 6, START)
-    state = algorithm.init(task, over, random_data.seeded(0))
+    state = begin(algorithm, task, over)
     moved = state.weights[:, place]
     other = replace(state, weights=moved, previous=moved, fitted=moved)
     for _ in range(3):
-        state = algorithm.step(state, task, over, random_data.seeded(0))
-        other = algorithm.step(other, task, over, random_data.seeded(0))
+        state = advance(algorithm, state, task, over)
+        other = advance(algorithm, other, task, over)
     assert not torch.allclose(state.weights, other.weights)
     torch.testing.assert_close(state.weights[:, place], other.weights)
 
@@ -266,8 +266,7 @@ def test_a_layer_carries_data_no_farther_than_two_links():
     states = []
     for one in (task, other):
         algorithm, over = optimizer().on(MODEL, 6, START), network()
-        state = algorithm.init(one, over, random_data.seeded(0))
-        states.append(algorithm.step(state, one, over, random_data.seeded(0)).weights)
+        states.append(running.run(algorithm, one, over, 1).weights)
     differs = (states[0] != states[1]).any(1).tolist()
     assert differs == [True, True, True, False, False, True]
 
@@ -295,12 +294,12 @@ def test_invalid_arguments_are_refused():
 
 
 def test_networks_and_states_that_do_not_fit_are_refused():
-    task, over, random = draw_task(), network(), random_data.seeded(0)
+    task, over, star = draw_task(), network(), StarNetwork(AGENTS, 3, random_data.seeded(0))
     algorithm = optimizer().on(MODEL, 1)
     with pytest.raises(ValueError, match=r"^network: got a star with a server, .* graphs only"):
-        algorithm.init(task, StarNetwork(AGENTS, 3, random), random)
+        begin(algorithm, task, star)
     with pytest.raises(ValueError, match=r"^network: got the shift operator 'laplacian'"):
-        algorithm.init(task, Network(lopsided_graph(), "laplacian"), random)
-    state = algorithm.step(algorithm.init(task, over, random), task, over, random)
+        begin(algorithm, task, Network(lopsided_graph(), "laplacian"))
+    state = running.run(algorithm, task, over, 1)
     with pytest.raises(ValueError, match=r"^state: got one after 1 rounds, but .* has 1 rounds"):
-        algorithm.step(state, task, over, random)
+        advance(algorithm, state, task, over)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from random_data import examples as draw_examples
 from random_data import seeded, weights
 from random_data import task as draw_task
+from running import begin, calls, streams
 
 from fedsurf.algorithms import State
 from fedsurf.models import ModuleModel, SoftmaxHead
@@ -111,7 +112,7 @@ def test_a_server_receives_only_from_the_sampled_agents():
     start, batch = weights(5, 101, 9), draw_examples(6, 100, size=2, features=2)
     network = StarNetwork(100, 10, seeded(7))
     found = made.apply_layer(State(start), batch, network).weights
-    reporters = 1 + torch.randperm(100, generator=seeded(7))[:10]
+    reporters = 1 + torch.tensor(calls(100, 10, 7, 1)[0])
     tap = made.layers[0].filter.taps[1]
     heard = start[0] / 101 + start[reporters].sum(0) * 10 / 101
     torch.testing.assert_close(found[0], tap * heard)
@@ -121,13 +122,13 @@ def test_a_server_receives_only_from_the_sampled_agents():
     assert network.floats == 9 * 110
 
 
-def test_a_step_draws_each_agents_mini_batch_from_the_generator():
+def test_a_step_draws_each_agents_mini_batch_from_its_stream():
     made, task, network = optimizer(14), draw_task(15, features=2), Network(nx.cycle_graph(4))
-    state = made.init(task, network, seeded(0))
-    random, twin = seeded(1), seeded(1)
-    for _ in range(2):
-        expected = made.apply_layer(state, task.train.draw(2, twin), network)
-        state = made.step(state, task, network, random)
+    state = begin(made, task, network)
+    for step in range(2):
+        draws = streams(network, 1, step)
+        expected = made.apply_layer(state, task.train.draw(2, draws), network)
+        state = made.step(state, task, network, draws)
         assert torch.equal(state.weights, expected.weights)
 
 
@@ -206,9 +207,10 @@ def test_invalid_configurations_are_refused(settings, message):
 
 
 def test_models_tasks_and_states_that_do_not_fit_are_refused():
-    made, network, random = optimizer(batch_size=7), Network(nx.cycle_graph(4)), seeded(0)
+    made, network = optimizer(batch_size=7), Network(nx.cycle_graph(4))
+    draws = streams(network)
     with pytest.raises(TypeError, match=r"^model: got .*ModuleModel.* must be a SoftmaxHead"):
-        UDGD(ModuleModel(torch.nn.Linear(2, 3)), UDGDConfig(), random)
+        UDGD(ModuleModel(torch.nn.Linear(2, 3)), UDGDConfig(), seeded(0))
     for task, message in (
         (draw_task(20, features=3), r"^task: got 3 features and 3 classes, .* 2 and 3"),
         (draw_task(20, features=2, classes=4), r"^task: got 2 features and 4 classes, .* 2 and 3"),
@@ -216,10 +218,10 @@ def test_models_tasks_and_states_that_do_not_fit_are_refused():
         (draw_task(20, features=2).to(torch.float32), r"^task: got features in torch\.float32"),
     ):
         with pytest.raises(ValueError, match=message):
-            made.init(task, network, random)
+            made.init(task, network, draws)
     task = draw_task(21, train=6, features=2)
-    state = made.init(task, network, random)
+    state = made.init(task, network, draws)
     with pytest.raises(ValueError, match=r"^batch_size: got 7, .* between 1 and 6"):
-        made.step(state, task, network, random)
+        made.step(state, task, network, draws)
     with pytest.raises(ValueError, match=r"^state: got one after 2 steps, .* 2 layers"):
-        made.step(State(state.weights, 2), task, network, random)
+        made.step(State(state.weights, 2), task, network, draws)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import random_data
 import torch
-from running import calls, lopsided_graph
+from running import begin, calls, lopsided_graph, streams
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
@@ -102,19 +102,18 @@ def test_weights_are_heads_times_the_factor_of_each_agent(server):
     algorithm, found = states(learned, task, over)
     for layer, state in enumerate(found):
         done = min(ROUNDS, 2 * (layer + 1))
-        vary = torch.full((over.nodes,), 3.0, dtype=torch.float64)
+        vary = torch.full((len(state.head),), 3.0, dtype=torch.float64)
         of = FederationEstimate.of(state.sums, state.progress, vary, features=3, agents=AGENTS)
-        for node in range(over.nodes):
-            source = 0 if server else node
-            about = FederationEstimate(*(value[source : source + 1] for value in of))
-            hears = 3 if server else 1 + len(lopsided_graph()[node])
+        for row in range(1 if server else AGENTS):
+            about = FederationEstimate(*(value[row : row + 1] for value in of))
+            hears = 3 if server else 1 + len(lopsided_graph()[row])
             when = schedule(done - 1, ROUNDS, 3 if server else 20, state.head)
             share = torch.tensor([[hears / AGENTS]], dtype=torch.float64)
-            confidence_sums = state.confidence_sums[source : source + 1]
+            confidence_sums = state.confidence_sums[row : row + 1]
             known = confidence_inputs(when, about, confidence_sums, share, server=server)
             factor = learned.confidence(known).exp()
-            expected = by_feature(state.head[source : source + 1], 3) * factor
-            torch.testing.assert_close(state.weights[node], expected[0])
+            expected = by_feature(state.head[row : row + 1], 3) * factor
+            torch.testing.assert_close(state.weights[row], expected[0])
         rows = algorithm.inputs(state, over)
         assert rows.shape == (1 if server else AGENTS, INPUTS_SIZE)
 
@@ -165,15 +164,12 @@ def test_confidence_sums_are_averaged_and_decay(server, features, examples):
     task = random_data.task(0, AGENTS, train=examples, features=features)
     model, over = SoftmaxHead(features, 3), network(star=server)
     algorithm = optimizer().on(model, 2)
-    first = algorithm.round
-    middle = first(
-        algorithm.init(task, over, random_data.seeded(0)), task, over, random_data.seeded(1)
-    )
+    middle = algorithm.round(begin(algorithm, task, over), task, over, streams(over, 0, 0))
     assert not middle.confidence_sums.any()
-    after = first(middle, task, over, random_data.seeded(1))
+    after = algorithm.round(middle, task, over, streams(over, 0, 1))
     heads = by_feature(middle.fitted if server else middle.head, features)
     labels = torch.nn.functional.one_hot(task.train.y, 3).mT
-    logits = model.logits(over.agent_rows(heads), task.train.x).mT
+    logits = model.logits(heads.expand(AGENTS, -1), task.train.x).mT
     own = own_confidence_sums(logits, logits.softmax(1), labels)
     if server:
         expected = own[calls(AGENTS, 3, 4, 2)[1]].mean(0) / 2

@@ -10,6 +10,7 @@ import torch
 import transferable_loop
 from odd_federations import OddCase
 from random_data import weights as normal
+from running import begin, run, streams
 from transferable_runs import AGENTS, CLASSES, assert_same, heads, make, network, optimizer
 
 import fedsurf
@@ -80,7 +81,7 @@ def test_on_most_graphs_mixing_is_not_lazy(graph):
 @pytest.mark.parametrize("graph", SWINGING_GRAPHS.values(), ids=SWINGING_GRAPHS)
 def test_lazy_mixing_raises_the_lowest_eigenvalue_to_the_calm_one(graph, shift):
     over = over_graph(graph, shift)
-    assert over.lowest_eigenvalue < SWINGING_EIGENVALUE
+    assert over.facts.spectrum.lowest_eigenvalue < SWINGING_EIGENVALUE
     unit = torch.eye(over.nodes, dtype=torch.float64)
     (lazy,) = mix_lazily(over, [unit], [over.mix(unit)])
     torch.testing.assert_close(lazy.sum(1), torch.ones(over.nodes, dtype=torch.float64))
@@ -102,8 +103,11 @@ def test_laziness_ignores_faults_and_follows_the_worst_of_changing_graphs():
         over_graph(swinging), FaultConfig(stale=3, loss=0.2), random_data.seeded(0)
     )
     assert laziness(faulty) == laziness(over_graph(swinging)) > 0
-    both = TimeVaryingNetwork([calm, swinging], "metropolis")
-    assert both.lowest_eigenvalue == over_graph(swinging).lowest_eigenvalue
+    found, expected = (
+        one.facts.spectrum.lowest_eigenvalue
+        for one in (TimeVaryingNetwork([calm, swinging], "metropolis"), over_graph(swinging))
+    )
+    assert found == expected
     assert laziness(TimeVaryingNetwork([calm, nx.path_graph(20)], "metropolis")) == 0
 
 
@@ -130,9 +134,7 @@ def test_a_lazy_run_equals_a_loop():
 
 @torch.no_grad()
 def accuracy(algorithm, task, over):
-    state = algorithm.init(task, over, random_data.seeded(0))
-    for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, over, random_data.seeded(0))
+    state = run(algorithm, task, over, algorithm.steps)
     return float(algorithm.model.pooled_accuracy(state.weights, task.test).mean())
 
 
@@ -159,26 +161,25 @@ def test_the_pretrained_module_optimizer_learns_on_graphs_of_two_sides(graph):
 def test_averages_stay_those_of_the_agents_summaries(features):
     task, over = random_data.task(6, AGENTS, 7, 3, features, CLASSES, masked=True), network()
     algorithm, omega = make(task, 8), sketch_directions(features, torch.float64)
-    state = algorithm.init(task, over, random_data.seeded(0))
+    state = begin(algorithm, task, over)
     data = random_data.real_examples(task.train)
     federation = transferable_loop.Federation(data, CLASSES, omega)
     centres = []
     for count in range(1, 9):
-        state = algorithm.round(state, task, over, random_data.seeded(0))
+        state = algorithm.round(state, task, over, streams(over, 0, count))
         assert state.rounds == count
         torch.testing.assert_close(state.sums.mean(0), state.own_sums.mean(0))
         torch.testing.assert_close(state.moments.mean(0), state.own_moments.mean(0))
         assert not torch.allclose(state.sums, state.own_sums)
         contributed = [
-            federation.contribution(i, state.examples[0].centre[i], centred=False)
-            for i in range(AGENTS)
+            federation.contribution(i, state.centre[i], centred=False) for i in range(AGENTS)
         ]
         sketch = unpack(state.own_moments[:, features:], *omega.shape).mT.flatten(1)
         own_moments = torch.cat([state.own_moments[:, :features], sketch], 1)
         for found, place in ((state.own_sums, 0), (own_moments, 1)):
             expected = torch.tensor([one[place] for one in contributed], dtype=torch.float64)
             torch.testing.assert_close(found, expected)
-        centres.append(state.examples[0].centre)
+        centres.append(state.centre)
     assert not torch.equal(centres[SHARED_ROUNDS - 2], centres[SHARED_ROUNDS - 1])
     assert torch.equal(centres[SHARED_ROUNDS - 1], centres[-1])
     # Three rounds do not average perfectly, but they bring the centres close to the one mean.

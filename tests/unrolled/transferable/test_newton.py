@@ -8,6 +8,7 @@ import torch
 import transferable_loop
 from random_data import seeded
 
+from fedsurf.common.streams import Streams
 from fedsurf.tasks.task import Examples
 from fedsurf.unrolled.transferable.local import LocalExamples
 from fedsurf.unrolled.transferable.newton import HeadFit, LocalProblem, Step, by_feature
@@ -152,7 +153,7 @@ def test_a_batch_is_a_problem_of_some_examples(features, size):
     unit = normal(24, AGENTS, features).exp()
     view = LocalExamples.of(examples, CLASSES, unit=unit).recentred(normal(25, AGENTS, features))
     curvature = some_curvature(features, 2)
-    batch = LocalProblem.of(view, curvature).batch(size, seeded(26))
+    batch = LocalProblem.of(view, curvature).batch(size, Streams(26, range(AGENTS)))
     counts = examples.counts
     assert batch.examples.count[:, 0, 0].tolist() == counts.clamp(max=size).tolist()
     for agent, own in enumerate(random_data.real_examples(examples)):
@@ -182,8 +183,8 @@ def test_a_batch_is_a_problem_of_some_examples(features, size):
 def test_batches_are_uniform():
     examples = random_data.examples(27, 1, 5, 9, CLASSES)
     problem = LocalProblem.of(LocalExamples.of(examples, CLASSES), one_agent(some_curvature(9, 2)))
-    random, seen = seeded(28), torch.zeros(5)
-    for _ in range(2000):
-        batch = problem.batch(2, random).examples.x[0]
+    seen = torch.zeros(5)
+    for number in range(2000):
+        batch = problem.batch(2, Streams(28, [0], number)).examples.x[0]
         seen += (batch[:, None] == problem.examples.x).all(2).sum(0)
     assert (seen / 2000 - 2 / 5).abs().max() < 0.05

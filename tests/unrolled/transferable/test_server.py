@@ -13,20 +13,20 @@ from fedsurf.evaluation.run import run
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import StaleNetwork, StarNetwork
 from fedsurf.tasks.task import Examples, Task
-from fedsurf.unrolled.transferable.controller import MIXING, schedule
+from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.newton import by_feature
 from fedsurf.unrolled.transferable.server import MAX_OLD_WEIGHT, server_weights
 from fedsurf.unrolled.transferable.summaries import PROGRESS_SIZE, SUMS_SIZE, FederationEstimate
 
 
 def test_a_server_averages_bounded_controls_and_limits_its_memory():
-    controls = normal(3, 6, len(MIXING))
+    controls = normal(3, 6, 3)
     keep, stay, old = server_weights(controls)
     bounded = controls / (1 + controls.abs())
     expected = bounded.mean(0)
-    assert expected[2] + expected[3] < MAX_OLD_WEIGHT
-    torch.testing.assert_close(torch.stack([keep, stay, old]), expected[1:])
-    _, stay, old = server_weights(torch.full((3, len(MIXING)), 30.0))
+    assert expected[1] + expected[2] < MAX_OLD_WEIGHT
+    torch.testing.assert_close(torch.stack([keep, stay, old]), expected)
+    _, stay, old = server_weights(torch.full((3, 3), 30.0))
     torch.testing.assert_close(stay + old, torch.tensor(MAX_OLD_WEIGHT, dtype=stay.dtype))
     torch.testing.assert_close(stay, old)
 
@@ -70,43 +70,50 @@ def test_a_server_learns_nothing_but_what_agents_send(monkeypatch):
 )
 @pytest.mark.parametrize("stale", [0, 4])
 def test_a_server_can_compute_its_memory_from_the_messages(stale, options):
-    """Its a, b and e follow from both messages: agents need not send them."""
+    """Its a, b and e are means of the controls that agents send, which follow from both messages."""
     features, learned, rounds = 20, optimizer(), 8
     task = random_data.task(15, AGENTS, 9, 3, features, CLASSES, masked=True)
     sent, received = [], []
 
     class Watched(StarNetwork):
-        def download(self, value, agents, among=None):
+        def download(self, value, called, among=None):
             if among is None:  # not the units
-                sent.append(value)
-            return super().download(value, agents, among)
+                sent.append(value[0])
+            return super().download(value, called, among)
 
-        def upload(self, values, agents, among=None):
+        def upload(self, values, called, among=None):
             received.append(values)
-            return super().upload(values, agents, among)
+            return super().upload(values, called, among)
 
     over = StaleNetwork(Watched(AGENTS, 3, random_data.seeded(4)), stale, random_data.seeded(5))
     found = heads(task, over, rounds, learned, **options)
     sizes = [CLASSES * (features + 1), CLASSES + SUMS_SIZE, CLASSES + PROGRESS_SIZE]
-    received = [rows for rows in received if rows.shape[1] == len(sent[0])]
     assert len(received) == len(sent) == rounds
+    rest = len(sent[0]) - sum(sizes)
     following = previous = average = torch.zeros(sizes[0], dtype=torch.float64)
     for number, rows in enumerate(received):
-        head, sums, progress, _ = sent[number].split([*sizes, len(sent[0]) - sum(sizes)])
+        head, sums, progress, _ = sent[number].split([*sizes, rest])
         torch.testing.assert_close(head, following)
-        fitted, own, _, _ = rows.split([*sizes, rows.shape[1] - sum(sizes)], 1)
+        fitted, own, _, _, mixing, spreads = rows.split(
+            [*sizes, rest, 3, rows.shape[1] - len(sent[0]) - 3], 1
+        )
+        assert spreads.shape[1] == (
+            (1 + 2 * features) * (number < 4) if options.get("scaling") else 0
+        )
         known = sums.expand_as(own) if number else own
         count = own[:, -SUMS_SIZE, None]
         vary = head.new_full((len(rows),), features)  # none is constant
         heard = FederationEstimate.of(
             known, progress.expand(len(rows), -1), vary, features=features, agents=AGENTS
         )
-        _, mixing, _ = learned.server.controls(
+        _, controls, _ = learned.server.controls(
             schedule(number, rounds, len(rows), head),
             heard.description,
             count.clamp(max=options.get("batch_size", math.inf)) / count,
             head.new_full((len(rows), 1), len(rows) / AGENTS),
         )
+        if not stale:
+            torch.testing.assert_close(mixing, controls[:, 1:])
         keep, stay, old = server_weights(mixing)
         assert min(abs(keep), abs(stay), abs(old)) > 1e-3
         mass = count if "weigh_agents" in options else torch.ones_like(count)
