@@ -2,6 +2,7 @@
 
 import torch
 from random_data import seeded
+from running import advance, begin
 from torch.func import hessian, jacrev
 
 from fedsurf.algorithms import Start
@@ -55,10 +56,10 @@ def disagreement_of_optima(model, task):
 def distances(algorithm, task, network, steps):
     """Run an algorithm; return the largest distance of an agent from the optimum after each step."""
     best = optimum(algorithm.model, task)
-    state, found = algorithm.init(task, network, seeded(0)), []
+    state, found = begin(algorithm, task, network), []
     for _ in range(steps):
-        state = algorithm.step(state, task, network, seeded(0))
-        rows = network.agent_rows(state.weights)
+        state = advance(algorithm, state, task, network)
+        rows = state.agent_weights(network)
         found.append(float((rows - best).norm(dim=1).max()))
     return found
 

@@ -1,7 +1,8 @@
 """Every method of the catalogue again, in plain Python: agent by agent, number by number.
 
-`NAIVE` maps a method's name to a generator of all nodes' rows after each step, `MESSAGES` to the
-floats of its message, as a function of the features and the classes.
+`NAIVE` maps a method's name to a generator of the weights after each step, all nodes' rows or the
+server's model as a single one; `MESSAGES` to the floats of its message, as a function of the features
+and the classes.
 """
 
 import math
@@ -57,7 +58,7 @@ class World:
         for called in self.calls:
             heard |= set(called)
             share = [float(agent in heard) / len(heard) for agent in range(self.agents)]
-            yield [share] * (self.agents + 1)
+            yield [share]
 
 
 def plus(left, right, scale=1.0):
@@ -199,7 +200,7 @@ def fedavg(method, world, extra_slope=None):
             more = lambda *each, row=server: extra_slope(row, *each)  # noqa: E731
         local = trained(method, world, server, called, more)
         server = average(local, parts(method, world, called)[0])
-        yield [server] * len(world.rows)
+        yield [server]
 
 
 def fedprox(method, world):
@@ -233,7 +234,7 @@ def moon(method, world):
         for agent, row in zip(called, local, strict=True):
             previous[agent] = row
         server = average(local, parts(method, world, called)[0])
-        yield [server] * len(world.rows)
+        yield [server]
 
 
 def cosine(z, other):
@@ -260,7 +261,7 @@ def scaffold(method, world):
         shares, presence = parts(method, world, called)
         move = plus(average(local, shares), x, -1)
         x, c = plus(x, move, method.server_step_size), plus(c, average(changes, shares), presence)
-        yield [x] * len(world.rows)
+        yield [x]
 
 
 def feddyn(method, world):
@@ -280,7 +281,7 @@ def feddyn(method, world):
         moved = plus(average(local, shares), server, -1)
         h = plus(h, moved, -alpha * presence)
         server = plus(average(local, shares), h, -1 / alpha)
-        yield [server] * len(world.rows)
+        yield [server]
 
 
 def fedavgm(method, world):
@@ -290,7 +291,7 @@ def fedavgm(method, world):
         gap = plus(server, average(local, parts(method, world, called)[0]), -1)
         velocity = plus(gap, velocity, method.momentum)
         server = plus(server, velocity, -method.server_step_size)
-        yield [server] * len(world.rows)
+        yield [server]
 
 
 def fedadam(method, world):
@@ -305,7 +306,7 @@ def fedadam(method, world):
             second[place] = method.beta2 * second[place] + (1 - method.beta2) * move**2
             root = math.sqrt(second[place]) + method.tau
             server[place] += method.server_step_size * first[place] / root
-        yield [server] * len(world.rows)
+        yield [server]
 
 
 # Closed forms

@@ -3,6 +3,7 @@
 import networkx as nx
 from random_data import seeded
 
+from fedsurf.common.streams import Streams
 from fedsurf.network import StarNetwork
 
 
@@ -11,16 +12,31 @@ def lopsided_graph():
     return nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (1, 5), (2, 4)])
 
 
+def streams(network, seed=0, step=None):
+    """Return the streams of a run's start, or of a step."""
+    path = ("start",) if step is None else ("step", step)
+    return Streams(seed, network.ids).at(*path)
+
+
+def begin(method, task, network, seed=0):
+    """Return the state before the first step."""
+    return method.init(task, network, streams(network, seed))
+
+
+def advance(method, state, task, network, seed=0):
+    """Return the state after one more step, with the streams of that step."""
+    return method.step(state, task, network, streams(network, seed, state.steps))
+
+
 def run(method, task, network, steps, seed=0):
     """Return the state after `steps` steps."""
-    state = method.init(task, network, seeded(seed))
-    random = seeded(seed + 1)
+    state = begin(method, task, network, seed)
     for _ in range(steps):
-        state = method.step(state, task, network, random)
+        state = advance(method, state, task, network, seed)
     return state
 
 
 def calls(agents, reporting, seed, rounds):
     """Return the agents that a star with this seed calls in each round."""
     network = StarNetwork(agents, reporting, seeded(seed))
-    return [network.call().tolist() for _ in range(rounds)]
+    return [network.call().agents.tolist() for _ in range(rounds)]

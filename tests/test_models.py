@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_data import examples as draw_examples
 from random_data import real_examples, seeded, weights
+from running import advance, begin
 from torch import nn
 from torch.autograd import gradcheck
 
@@ -306,10 +307,10 @@ def test_a_hidden_layer_learns_digits_by_dgd_over_a_ring(digits):
     model = ModuleModel(nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10)))
     network, task = Network(nx.cycle_graph(agents)), Task(train, test, 10)
     dgd = DGD(model, step_size=1.0)
-    state = dgd.init(task, network, seeded(1))
+    state = begin(dgd, task, network)
     before = model.accuracy(state.weights, test).mean()
     for _ in range(150):
-        state = dgd.step(state, task, network, seeded(2))
+        state = advance(dgd, state, task, network)
     after = model.accuracy(state.weights, test).mean()
     assert before < 0.3
     assert after > 0.8

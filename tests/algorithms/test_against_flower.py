@@ -8,6 +8,7 @@ import pytest
 import torch
 from random_data import seeded
 from random_data import task as draw_task
+from running import advance, begin, streams
 
 from fedsurf.algorithms.fedavg import FedAvg
 from fedsurf.algorithms.fedavgm import FedAvgM
@@ -51,19 +52,21 @@ def run_here(method, task, reporting, rounds):
     """
     network = StarNetwork(task.agents, reporting, seeded(1))
     twin = StarNetwork(task.agents, reporting, seeded(1))
-    state = method.init(task, network, seeded(2))
-    random, copied = seeded(3), seeded(3)
+    state = begin(method, task, network, 2)
     models, shown = [state.weights[0]], []
-    for _ in range(rounds):
-        called = twin.call()
-        batches = [task.train.of(called).draw(BATCH, copied) for _ in range(STEPS)]
+    for number in range(rounds):
+        called = twin.call().agents
+        drawn = network.agent_rows(streams(network, 2, number))[called]
+        batches = [
+            task.train.of(called).draw(BATCH, drawn.at("local step", step)) for step in range(STEPS)
+        ]
         shown.append(
             {
                 agent: [(batch.x[place].numpy(), batch.y[place].numpy()) for batch in batches]
                 for place, agent in enumerate(called.tolist())
             }
         )
-        state = method.step(state, task, network, random)
+        state = advance(method, state, task, network, 2)
         models.append(state.weights[0])
     return models, shown
 

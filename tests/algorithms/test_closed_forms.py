@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from random_data import examples as draw_examples
 from random_data import seeded
 from random_data import task as draw_task
-from running import run
+from running import advance, begin, run
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge as PooledRidge
 from sklearn.neighbors import NearestCentroid
@@ -49,7 +49,7 @@ def pooled(task, method):
 def test_one_round_with_all_agents_gives_the_solution_of_the_pooled_examples(method, masked):
     task = draw_task(0, 6, train=12, masked=masked)
     found = run(method, task, StarNetwork(6, None, seeded(0)), 1).weights
-    expected = pooled(task, method).expand(7, -1)
+    expected = pooled(task, method)[None]
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
 
 
@@ -66,7 +66,8 @@ def test_over_a_graph_they_converge_to_the_solution_of_the_pooled_examples(kind,
 def test_averaged_class_means_are_those_of_the_pooled_examples(star):
     task = draw_task(1, 8, train=10, test=100, masked=True)
     network = StarNetwork(8, None, seeded(0)) if star else ring(8)
-    weights = network.agent_rows(run(ClassMeans(HEAD), task, network, 1 if star else 60).weights)
+    state = run(ClassMeans(HEAD), task, network, 1 if star else 60)
+    weights = state.agent_weights(network)
     pool, test = task.train.pooled(), task.test.pooled()
     known = NearestCentroid().fit(pool.x[0].numpy(), pool.y[0].numpy())
     centroids = torch.from_numpy(known.centroids_).T
@@ -119,9 +120,9 @@ def test_agents_without_a_definite_matrix_keep_their_weights_and_unseen_classes_
     task = Task(Examples(train.x, 1 + 2 * train.y), test, 4)
     head, network = SoftmaxHead(3, 4), ring(12)
     method = kind(head, 1e-3)
-    state, kept = method.init(task, network, seeded(0)), 0
+    state, kept = begin(method, task, network), 0
     for _ in range(8):
-        before, state = state, method.step(state, task, network, seeded(0))
+        before, state = state, advance(method, state, task, network)
         assert state.weights.isfinite().all()
         kept += int((state.weights == before.weights).all(1).sum())
         winners = head.logits(state.weights, 9 * test.x).argmax(2).unique().tolist()
@@ -200,13 +201,14 @@ def test_features_whose_covariance_is_lost_to_rounding_are_refused(kind):
         return Task(*parts, 3)
 
     for near in (moved(300.0), moved(1e5, torch.float64)):
-        start = method.init(near, ring(4), seeded(0)).weights
+        method.check(near)
+        start = begin(method, near, ring(4)).weights
         assert not torch.equal(run(method, near, ring(4), 1).weights, start)
     with pytest.raises(ValueError, match=r"^task: got feature 0 with mean .* centre the"):
-        method.init(moved(1e5), ring(4), seeded(0))
+        method.check(moved(1e5))
 
 
 @pytest.mark.parametrize("kind", [ClassMeans, LDA, Ridge])
 def test_a_head_of_another_size_is_refused(kind):
     with pytest.raises(ValueError, match=r"^task: got 3 features and 3 classes, .* 2 features"):
-        kind(SoftmaxHead(2, 3)).init(draw_task(4), ring(4), seeded(0))
+        begin(kind(SoftmaxHead(2, 3)), draw_task(4), ring(4))

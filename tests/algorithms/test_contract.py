@@ -4,7 +4,7 @@ Learned layers are compared with their naive versions in tests/unrolled.
 """
 
 from dataclasses import dataclass, fields, replace
-from itertools import repeat
+from itertools import count, repeat
 
 import naive
 import networkx as nx
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from naive_methods import MESSAGES, NAIVE, OPTIMA, World
 from random_data import real_examples, seeded
 from random_data import task as draw_task
-from running import lopsided_graph
+from running import advance, begin, lopsided_graph, streams
 from torch import nn
 
 from fedsurf.algorithms import Start, State
@@ -132,14 +132,16 @@ def no_gradients():
 
 def states(algorithm, task, network, steps=3, seed=0):
     """Return the states from the first to the one after `steps` steps."""
-    found, random = [algorithm.init(task, network, seeded(seed))], seeded(seed + 1)
+    found = [begin(algorithm, task, network, seed)]
     for _ in range(steps):
-        found.append(algorithm.step(found[-1], task, network, random))
+        found.append(advance(algorithm, found[-1], task, network, seed))
     return found
 
 
 def end(algorithm, task, network, steps=3, seed=0):
-    return states(algorithm, task, network, steps, seed)[-1].weights
+    """Return a server's row, if the state has one, and the agents' weights in the end."""
+    state = states(algorithm, task, network, steps, seed)[-1]
+    return torch.cat([state.weights[: network.servers], state.agent_weights(network)])
 
 
 def tensors(state):
@@ -182,12 +184,18 @@ def test_it_equals_its_naive_version(subject, agents, seed, masked, full, weight
             reporting = data.draw(st.integers(1, agents))
         network = StarNetwork(agents, reporting, seeded(7), shift)
     found = states(method, task, network, 4)
-    twin, draws = StarNetwork(agents, reporting, seeded(7), shift), seeded(1)
+    twin, numbers = StarNetwork(agents, reporting, seeded(7), shift), count()
 
     def draw(called):
         if getattr(method, "batch_size", None) is None:
             return [examples[agent] for agent in called]
-        return real_examples(task.train.of(torch.tensor(list(called))).draw(1, draws))
+        number, rows = next(numbers), torch.tensor(list(called))
+        if hasattr(method, "local_steps"):
+            step, local = divmod(number, method.local_steps)
+            draws = streams(network, step=step).at("local step", local)
+        else:
+            draws = streams(network, step=number)
+        return real_examples(task.train.of(rows).draw(1, network.agent_rows(draws)[rows]))
 
     examples = real_examples(task.train)
     world = World(
@@ -196,7 +204,7 @@ def test_it_equals_its_naive_version(subject, agents, seed, masked, full, weight
         3,
         lambda rows: naive.mix(graph, rows, shift),
         draw,
-        (twin.call().tolist() for _ in repeat(None)) if subject.star else None,
+        (twin.call().agents.tolist() for _ in repeat(None)) if subject.star else None,
     )
     tolerance = 1e-3 if subject.name in OPTIMA else 1e-9
     for state, rows in zip(found[1:], NAIVE[subject.name](method, world), strict=False):
@@ -262,7 +270,7 @@ def test_it_changes_neither_the_task_nor_the_state_before(subject):
     copies = [value.clone() for value in data]
     state = states(method, task, network, 2)[-1]
     kept = {name: value.clone() for name, value in tensors(state).items()}
-    method.step(state, task, network, seeded(0))
+    advance(method, state, task, network)
     assert all(torch.equal(*pair) for pair in zip(data, copies, strict=True))
     assert all(torch.equal(value, kept[name]) for name, value in tensors(state).items())
 
@@ -323,17 +331,17 @@ def test_it_learns(subject):
 @every
 def test_a_task_of_another_number_of_agents_is_refused(subject):
     with pytest.raises(ValueError, match=r"^task: got examples of 5 agents, .* 6 agents"):
-        subject.algorithm().init(subject.task(10, 5), subject.network(), seeded(0))
+        begin(subject.algorithm(), subject.task(10, 5), subject.network())
 
 
 @every_classical
 def test_the_state_of_another_method_is_refused(subject):
     method, task, network = subject.algorithm(), subject.task(11), subject.network()
-    kind = type(method.init(task, network, seeded(0)))
+    kind = type(begin(method, task, network))
     if kind is not State:
         other = State(torch.zeros(network.nodes, PARAMETERS, dtype=torch.float64))
         with pytest.raises(TypeError, match=rf"^state: got a State, .* {kind.__name__} "):
-            method.step(other, task, network, seeded(0))
+            advance(method, other, task, network)
 
 
 @every_method
@@ -353,7 +361,7 @@ def test_bad_arguments_are_refused(name):
 def test_exact_methods_refuse_an_operator_that_does_not_keep_the_average(name, shift):
     network = Network(nx.path_graph(4), shift)
     with pytest.raises(ValueError, match=rf"^network: got .* '{shift}', .* use 'metropolis'"):
-        METHODS[name].make(HEAD, Start(), {}).init(draw_task(12), network, seeded(0))
+        begin(METHODS[name].make(HEAD, Start(), {}), draw_task(12), network)
 
 
 @every_method

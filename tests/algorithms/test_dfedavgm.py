@@ -10,9 +10,10 @@ from known_optima import PenalisedHead, distances, heterogeneous_task
 from naive_methods import combination
 from random_data import real_examples, seeded, weights
 from random_data import task as draw_task
-from running import lopsided_graph, run
+from running import advance, begin, lopsided_graph, run, streams
 
 from fedsurf.algorithms.dfedavgm import DFedAvgM, quantise
+from fedsurf.common.streams import Streams
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 
@@ -35,9 +36,9 @@ def naive_training(row, batches, step_size, momentum):
 def test_with_one_local_step_and_no_momentum_it_is_dgd_with_mixing_after_the_step():
     task, network = draw_task(3, agents=6), Network(lopsided_graph(), "metropolis")
     method = DFedAvgM(HEAD, 0.3, local_steps=1, momentum=0.0, batch_size=None)
-    state = method.init(task, network, seeded(0))
+    state = begin(method, task, network)
     for _ in range(3):
-        before, state = state, method.step(state, task, network, seeded(0))
+        before, state = state, advance(method, state, task, network)
         gradient = HEAD.gradient(before.weights, task.train)
         after = network.mix(before.weights - 0.3 * gradient)
         torch.testing.assert_close(state.weights, after)
@@ -72,7 +73,7 @@ def test_a_quantised_number_is_one_of_the_two_nearest_multiples(seed, bits, dtyp
     kind = torch.float32 if dtype == 32 else torch.float64
     values = weights(seed, 3, 40, kind)
     values[0] = 0.0
-    rounded = quantise(values, bits, seeded(seed))
+    rounded = quantise(values, bits, Streams(seed, range(3)))
     levels = 2 ** (bits - 1) - 1
     step = values.abs().amax(1, keepdim=True) / levels
     assert rounded.dtype == kind
@@ -84,13 +85,13 @@ def test_a_quantised_number_is_one_of_the_two_nearest_multiples(seed, bits, dtyp
 
 
 def test_rounding_errors_do_not_raise_a_number_above_the_highest_level():
-    assert quantise(torch.ones(1, 20000), 16, seeded(0)).max() < 1 + 1e-6
+    assert quantise(torch.ones(1, 20000), 16, Streams(0, [0])).max() < 1 + 1e-6
 
 
 def test_quantising_is_unbiased():
     values = weights(1, 2, 8)
-    random = seeded(0)
-    drawn = torch.stack([quantise(values, 3, random) for _ in range(2000)])
+    draws = Streams(0, range(2))
+    drawn = torch.stack([quantise(values, 3, draws.at(number)) for number in range(2000)])
     step = values.abs().amax(1, keepdim=True) / 3
     assert ((drawn.mean(0) - values).abs() < 4 * step / 2 / 2000**0.5).all()
     assert (drawn.std(0) > 0.1 * step).any()
@@ -100,13 +101,13 @@ def test_quantised_it_equals_a_loop_in_which_neighbours_add_up_the_messages():
     graph, task = lopsided_graph(), draw_task(4, agents=6)
     network = Network(graph, "metropolis")
     method = DFedAvgM(HEAD, 0.2, local_steps=2, momentum=0.5, batch_size=None, bits=4)
-    state = method.init(task, network, seeded(0))
+    state = begin(method, task, network)
     rows, examples = state.weights.tolist(), real_examples(task.train)
     # copies[i][j] are the weights of agent j (or i itself) as agent i knows them.
     copies = [{j: [0.0] * 12 for j in [i, *graph.neighbors(i)]} for i in range(6)]
     for round_ in range(4):
-        state = method.step(state, task, network, seeded(round_))
-        noise = torch.rand(6, 12, generator=seeded(round_), dtype=torch.float64).tolist()
+        state = advance(method, state, task, network)
+        noise = streams(network, step=round_).at("rounding").uniform(12).tolist()
         sent = []
         for i, row in enumerate(rows):
             trained = naive_training(row, [examples[i]] * 2, 0.2, 0.5)
@@ -156,7 +157,7 @@ def test_in_a_star_quantising_requires_all_agents_to_report():
     method, plain = DFedAvgM(HEAD, batch_size=2, bits=8), DFedAvgM(HEAD, batch_size=2)
     partly = StarNetwork(4, 3, seeded(0), "metropolis")
     with pytest.raises(ValueError, match=r"^bits: got 8 on a network with faults"):
-        method.init(task, partly, seeded(0))
+        begin(method, task, partly)
     assert run(plain, task, partly, 2).weights.isfinite().all()
     whole = StarNetwork(4, 4, seeded(0), "metropolis")
     run(method, task, whole, 2)

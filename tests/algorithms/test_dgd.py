@@ -6,9 +6,10 @@ import torch
 from known_optima import PenalisedHead, distances, heterogeneous_task, optimum
 from random_data import real_examples, seeded
 from random_data import task as draw_task
-from running import lopsided_graph, run
+from running import advance, begin, lopsided_graph, run
 
 from fedsurf.algorithms import DGD, DSGD, DFedAvgM, Start
+from fedsurf.common.streams import Streams
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StaleNetwork, StarNetwork, TimeVaryingNetwork
 
@@ -35,9 +36,9 @@ def test_dsgd_stays_around_the_optimum_the_nearer_the_smaller_the_step():
     for step_size in (0.3, 0.03):
         network = Network(nx.complete_graph(6), "metropolis")
         method = DSGD(model, step_size, start=Start(0.0, 0.0))
-        state, random, squares = method.init(task, network, seeded(0)), seeded(1), []
+        state, squares = begin(method, task, network), []
         for step in range(700):
-            state = method.step(state, task, network, random)
+            state = advance(method, state, task, network)
             if step >= 300:
                 squares.append(float((state.weights.mean(0) - best).square().sum()))
         apart.append(sum(squares) / len(squares))
@@ -50,7 +51,8 @@ def test_dsgd_draws_one_real_example_of_the_agent_itself():
     task = draw_task(1, agents=6, masked=True)
     own = real_examples(task.train)
     for seed in range(20):
-        for agent, drawn in enumerate(real_examples(task.train.draw(1, seeded(seed)))):
+        drawn_of_all = task.train.draw(1, Streams(seed, range(6)))
+        for agent, drawn in enumerate(real_examples(drawn_of_all)):
             assert drawn[0] in own[agent]
 
 
@@ -65,9 +67,9 @@ def test_on_all_examples_dsgd_is_dgd():
 
 def test_a_batch_larger_than_an_agents_examples_is_refused():
     method, network = DSGD(HEAD, batch_size=7), Network(nx.cycle_graph(4))
-    state = method.init(draw_task(7), network, seeded(0))
+    state = begin(method, draw_task(7), network)
     with pytest.raises(ValueError, match=r"^batch_size: got 7, but it must be between 1 and 6"):
-        method.step(state, draw_task(7), network, seeded(0))
+        advance(method, state, draw_task(7), network)
 
 
 @pytest.mark.parametrize("method", [DGD(HEAD), DSGD(HEAD), DFedAvgM(HEAD)], ids=lambda m: m.name)
@@ -84,4 +86,4 @@ def test_a_batch_larger_than_an_agents_examples_is_refused():
 def test_an_operator_that_does_not_average_is_refused(method, network):
     wanted = rf"^network: got .* 'laplacian', .* but {method.name} mixes averages"
     with pytest.raises(ValueError, match=wanted):
-        method.init(draw_task(1), network, seeded(0))
+        begin(method, draw_task(1), network)

@@ -6,7 +6,7 @@ import torch
 from known_optima import PenalisedHead, disagreement_of_optima, distances, heterogeneous_task
 from random_data import seeded
 from random_data import task as draw_task
-from running import lopsided_graph
+from running import advance, begin, lopsided_graph
 
 from fedsurf.algorithms import DGD, EXTRA, ExactDiffusion, GradientTracking
 from fedsurf.models import SoftmaxHead
@@ -63,11 +63,11 @@ def test_in_a_star_they_are_exact_if_and_only_if_all_agents_report(method):
 )
 def test_a_single_agent_does_gradient_descent_with_momentum(method, momentum):
     task, network = draw_task(3, agents=1), Network(nx.empty_graph(1))
-    state = method.init(task, network, seeded(4))
+    state = begin(method, task, network)
     descended = state.weights.clone().requires_grad_()
     plain = torch.optim.SGD([descended], lr=0.3, momentum=momentum)
     for _ in range(5):
-        state = method.step(state, task, network, seeded(0))
+        state = advance(method, state, task, network)
         plain.zero_grad()
         HEAD.loss(descended, task.train).sum().backward()
         plain.step()
@@ -78,11 +78,11 @@ def test_a_single_agent_does_gradient_descent_with_momentum(method, momentum):
 @every
 def test_adjacency_averages_on_a_regular_graph_only(method, agents):
     method = type(method)(HEAD)
-    method.init(draw_task(7, agents), Network(nx.cycle_graph(agents), "adjacency"), seeded(0))
+    begin(method, draw_task(7, agents), Network(nx.cycle_graph(agents), "adjacency"))
     path = Network(nx.path_graph(agents), "adjacency")
     assert path.operator(torch.float64).is_sparse == (agents > 64)
     with pytest.raises(ValueError, match=r"^network: got .* 'adjacency', .* use 'metropolis'"):
-        method.init(draw_task(7, agents), path, seeded(0))
+        begin(method, draw_task(7, agents), path)
 
 
 def test_exact_diffusion_allows_a_step_with_which_extra_does_not_settle():
@@ -94,11 +94,11 @@ def test_exact_diffusion_allows_a_step_with_which_extra_does_not_settle():
 def test_first_steps_are_those_of_dgd_and_of_diffusion():
     task, network = draw_task(3, agents=6), Network(lopsided_graph(), "metropolis")
     dgd, extra, diffusion = (kind(HEAD, 0.3) for kind in (DGD, EXTRA, ExactDiffusion))
-    weights = dgd.init(task, network, seeded(0)).weights
+    weights = begin(dgd, task, network).weights
 
     def first(method):
-        state = method.init(task, network, seeded(0))
-        return method.step(state, task, network, seeded(0)).weights
+        state = begin(method, task, network)
+        return advance(method, state, task, network).weights
 
     torch.testing.assert_close(first(extra), first(dgd))
     stepped = weights - 0.3 * HEAD.gradient(weights, task.train)
@@ -117,9 +117,9 @@ def test_momentum_accelerates_gradient_tracking():
 def test_the_average_tracker_is_the_average_gradient():
     task, network = draw_task(3, agents=6), Network(lopsided_graph(), "metropolis")
     method = GradientTracking(HEAD, 0.3)
-    state = method.init(task, network, seeded(0))
+    state = begin(method, task, network)
     for _ in range(4):
-        before, state = state, method.step(state, task, network, seeded(0))
+        before, state = state, advance(method, state, task, network)
         gradient = HEAD.gradient(before.weights, task.train)
         torch.testing.assert_close(state.tracker.mean(0), gradient.mean(0))
     assert not torch.allclose(state.tracker, gradient)

@@ -11,7 +11,7 @@ from known_optima import (
 )
 from random_data import seeded
 from random_data import task as draw_task
-from running import run
+from running import advance, begin, run
 
 from fedsurf.algorithms.fedavg import FedAvg
 from fedsurf.models import SoftmaxHead
@@ -22,12 +22,12 @@ def test_one_local_step_of_all_agents_is_centralised_gradient_descent():
     task, model = least_squares_task(), LeastSquares()
     network = StarNetwork(6, None, seeded(0))
     fedavg = FedAvg(model, local_steps=1, step_size=0.2, batch_size=None)
-    state = fedavg.init(task, network, seeded(1))
-    central = state.weights[:1]
+    state = begin(fedavg, task, network)
+    central = state.weights
     for _ in range(20):
-        state = fedavg.step(state, task, network, seeded(2))
+        state = advance(fedavg, state, task, network)
         central = central - 0.2 * model.gradient(central, task.train.pooled())
-    torch.testing.assert_close(state.weights[:1], central, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(state.weights, central, rtol=1e-12, atol=1e-12)
 
 
 def test_one_local_step_weighted_by_examples_descends_on_the_pooled_examples():
@@ -35,25 +35,25 @@ def test_one_local_step_weighted_by_examples_descends_on_the_pooled_examples():
     assert len(set(task.train.counts.tolist())) > 1
     network = StarNetwork(5, None, seeded(0))
     fedavg = FedAvg(head, 1, 0.5, None, "examples")
-    state = fedavg.init(task, network, seeded(1))
-    expected = state.weights[:1] - 0.5 * head.gradient(state.weights[:1], task.train.pooled())
-    torch.testing.assert_close(fedavg.step(state, task, network, seeded(2)).weights[:1], expected)
+    state = begin(fedavg, task, network)
+    expected = state.weights - 0.5 * head.gradient(state.weights, task.train.pooled())
+    torch.testing.assert_close(advance(fedavg, state, task, network).weights, expected)
 
 
 def test_a_single_agent_does_plain_gradient_descent():
     task, head = draw_task(3, agents=1), SoftmaxHead(3, 3)
     network = StarNetwork(1, None, seeded(0))
     fedavg = FedAvg(head, local_steps=4, step_size=0.3, batch_size=None)
-    state = fedavg.init(task, network, seeded(4))
-    descended = state.weights[:1].clone().requires_grad_()
+    state = begin(fedavg, task, network)
+    descended = state.weights.clone().requires_grad_()
     plain = torch.optim.SGD([descended], lr=0.3)
     for _ in range(2):
-        state = fedavg.step(state, task, network, seeded(0))
+        state = advance(fedavg, state, task, network)
         for _ in range(4):
             plain.zero_grad()
             head.loss(descended, task.train).sum().backward()
             plain.step()
-    torch.testing.assert_close(state.weights[:1], descended.detach())
+    torch.testing.assert_close(state.weights, descended.detach())
 
 
 @pytest.mark.parametrize("step_size", [0.2, 0.05])

@@ -8,7 +8,7 @@ from known_optima import (
     normal_equations,
 )
 from random_data import seeded
-from running import run
+from running import begin, run
 
 from fedsurf.algorithms.feddyn import FedDyn
 from fedsurf.network import StarNetwork
@@ -18,7 +18,7 @@ def test_with_many_local_steps_an_agents_h_is_its_gradient_where_it_ended():
     task = least_squares_task()
     feddyn = FedDyn(LeastSquares(), 400, 0.3, None, alpha=0.5)
     state = run(feddyn, task, StarNetwork(6, None, seeded(0)), 1)
-    server = feddyn.init(task, StarNetwork(6, None, seeded(0)), seeded(0)).weights[0]
+    server = begin(feddyn, task, StarNetwork(6, None, seeded(0))).weights[0]
     hessian, linear = normal_equations(task)
     ridge = hessian + 0.5 * torch.eye(3, dtype=torch.float64)
     ends = torch.linalg.solve(ridge, linear + 0.5 * server)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_data import seeded
 from random_data import weights as draw_weights
+from running import calls
 
-from fedsurf.algorithms.gossip import averaging_step, begin_averaging
+from fedsurf.algorithms.gossip import begin_calls, begin_gossip, gossip_step, through_server
 from fedsurf.network import FaultConfig, GraphConfig, Network, StarNetwork, make_graph, with_faults
 from fedsurf.network.operators import NOTHING_LOST
 
@@ -23,8 +24,16 @@ def estimates(values, _weights):
 
 
 def begin(values, network, *, accelerated):
-    weights = torch.full((network.nodes, values.shape[1]), 7.0, dtype=values.dtype)
-    return begin_averaging(weights, values, network, accelerated=accelerated)
+    return begin_gossip(torch.full_like(values, 7.0), values, network, accelerated=accelerated)
+
+
+def begin_with_server(values, network):
+    return begin_calls(values.new_full((1, 2), 7.0), values, network)
+
+
+def first_two(found, _weights):
+    """Solve for the first two numbers."""
+    return found[:, :2]
 
 
 def averaged(values, network, rounds, *, accelerated):
@@ -32,7 +41,7 @@ def averaged(values, network, rounds, *, accelerated):
     state = begin(values, network, accelerated=accelerated)
     found = []
     for _ in range(rounds):
-        state = averaging_step(state, network, estimates)
+        state = gossip_step(state, network, estimates)
         found.append(state.weights)
     return found
 
@@ -77,7 +86,7 @@ def test_every_round_keeps_the_average_and_accelerated_gossip_contracts_at_cheby
     network, rounds = Network(nx.cycle_graph(20), "metropolis"), 60
     values = draw_weights(0, 20, 4)
     mean, start = values.mean(0), (values - values.mean(0)).norm()
-    eigenvalue = network.second_eigenvalue
+    eigenvalue = network.facts.spectrum.second_eigenvalue
     plain, fast = (averaged(values, network, rounds, accelerated=a) for a in (False, True))
     for count, (slow, quick) in enumerate(zip(plain, fast, strict=True), 1):
         for found in (slow, quick):
@@ -121,15 +130,13 @@ def test_only_an_operator_that_averages_is_accepted():
 
 def test_a_server_counts_each_agent_once_and_every_float():
     values, network = draw_weights(6, 10, 5), StarNetwork(10, 3, seeded(7))
-    state, heard, floats = begin(values, network, accelerated=True), set(), 0
-    twin = seeded(7)
-    for count in range(1, 31):
-        state = averaging_step(state, network, lambda found, _weights: found[:, :2])
-        called = torch.randperm(10, generator=twin)[:3].tolist()
+    state, heard, floats = begin_with_server(values, network), set(), 0
+    for count, called in enumerate(calls(10, 3, 7, 30), 1):
+        state = through_server(state, network, first_two)
         floats += 5 * len(set(called) - heard) + 2 * 3
         heard |= set(called)
         expected = sum(values[agent] for agent in heard) / len(heard)
-        torch.testing.assert_close(state.weights, expected[:2].expand(11, 2))
+        torch.testing.assert_close(state.weights, expected[None, :2])
         assert (network.rounds, network.floats, state.steps) == (count, floats, count)
         assert state.heard.nonzero().flatten().tolist() == sorted(heard)
     assert len(heard) == 10  # so that the last rounds upload nothing
@@ -152,16 +159,16 @@ class Losing(StarNetwork):
 def test_only_sent_uploads_are_counted_if_some_are_lost():
     """An agent sends its statistic until it arrives, and not again."""
     network = Losing(3, [[1], [0], [1, 2], []])
-    state = begin(draw_weights(6, 3, 5), network, accelerated=False)
+    state = begin_with_server(draw_weights(6, 3, 5), network)
     for _ in range(4):
-        state = averaging_step(state, network, lambda found, _weights: found[:, :2])
+        state = through_server(state, network, first_two)
     assert state.heard.all()
     # The uploads of agents 0 and 2 arrive at once, agent 1's in the second round.
     assert network.link_floats.reshape(2, -1)[1].tolist() == [5, 2 * 5, 5]
     network = Losing(2, [[1], [1], [1], []])
-    state = begin(draw_weights(6, 2, 5), network, accelerated=False)
+    state = begin_with_server(draw_weights(6, 2, 5), network)
     for _ in range(4):
-        state = averaging_step(state, network, lambda found, _weights: found[:, :2])
+        state = through_server(state, network, first_two)
     assert network.link_floats.reshape(2, -1)[1].tolist() == [5, 4 * 5]
 
 
@@ -193,7 +200,7 @@ def test_an_agent_solves_in_the_first_round_and_while_its_estimate_moves():
     values = torch.tensor([[1.0], [1.0], [1.0], [5.0]], dtype=torch.float64)
     state = begin(values, network, accelerated=False)
     for _ in range(300):
-        state = averaging_step(state, network, solve)
+        state = gossip_step(state, network, solve)
     assert solved[:4] == [4, 2, 3, 4]  # the value of agent 3 travels one link a round
     assert len(solved) < 290
     torch.testing.assert_close(state.weights, torch.full((4, 1), 2.0, dtype=torch.float64))

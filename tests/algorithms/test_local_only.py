@@ -8,6 +8,7 @@ import torch
 from random_data import real_examples, seeded
 from random_data import task as draw_task
 from random_data import weights as draw_weights
+from running import advance, begin
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -27,7 +28,7 @@ def hidden_layer():
 def test_every_agents_gradient_vanishes_at_its_own_examples(strength, masked):
     task, network = draw_task(0, 6, train=8, masked=masked), Network(nx.cycle_graph(6))
     method = LocalOnly(SoftmaxHead(3, 3), strength)
-    state = method.step(method.init(task, network, seeded(0)), task, network, seeded(0))
+    state = advance(method, begin(method, task, network), task, network)
     for row, own in zip(state.weights.tolist(), real_examples(task.train), strict=True):
         slope = naive.gradient(row, own, 3)
         assert max(abs(s + strength * w) for s, w in zip(slope, row, strict=True)) < 2e-6
@@ -79,9 +80,9 @@ def test_the_objective_never_rises():
 def test_only_the_first_step_trains_and_none_takes_a_round():
     task, network = draw_task(9), StarNetwork(4, 2, seeded(0))
     method = LocalOnly(SoftmaxHead(3, 3))
-    start = method.init(task, network, seeded(1))
-    first = method.step(start, task, network, seeded(0))
-    second = method.step(first, task, network, seeded(0))
+    start = begin(method, task, network)
+    first = advance(method, start, task, network)
+    second = advance(method, first, task, network)
     assert (network.rounds, network.floats, second.steps) == (0, 0, 2)
     assert torch.equal(second.weights, first.weights)
     assert torch.equal(first.weights[0], start.weights[0])  # a server has no examples
@@ -94,7 +95,7 @@ def test_a_single_class_in_float32_works():
     task = Task(Examples(x, one), Examples(x, one), 3)
     network = Network(nx.cycle_graph(3))
     method = LocalOnly(SoftmaxHead(3, 3), 1e-4)
-    state = method.step(method.init(task, network, seeded(0)), task, network, seeded(0))
+    state = advance(method, begin(method, task, network), task, network)
     assert state.weights.dtype == torch.float32
     gradient = SoftmaxHead(3, 3).gradient(state.weights, task.train) + 1e-4 * state.weights
     assert gradient.abs().max() < 2e-5

@@ -4,7 +4,7 @@ import networkx as nx
 import torch
 from random_data import seeded
 from random_data import task as draw_task
-from running import run
+from running import advance, begin, run, streams
 from torch import nn
 
 from fedsurf.algorithms.algorithm import Start
@@ -45,10 +45,10 @@ def test_a_hidden_layer_is_trained_from_a_shared_start():
     task = draw_task(5, 4, train=40, test=100)
     method = OneShot(model, 1e-2, start=Start(0.0, 0.3))
     network = Network(nx.complete_graph(4), "metropolis")
-    start = method.init(task, network, seeded(0))
-    common = start.weights[:1].expand(4, -1)
+    start = begin(method, task, network)
+    common = Start(0.0, 0.3).draw(model, streams(network).shared(), task.train.x).expand(4, -1)
     expected = local_optimum(model, common, task.train, 1e-2).mean(0)
-    state = method.step(start, task, network, seeded(0))
+    state = advance(method, start, task, network)
     torch.testing.assert_close(state.weights, expected.expand(4, -1))
     before, after = (model.pooled_accuracy(s.weights, task.test).mean() for s in (start, state))
     assert after > before + 0.1

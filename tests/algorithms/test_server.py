@@ -13,7 +13,7 @@ from known_optima import (
 from random_data import examples as draw_examples
 from random_data import seeded
 from random_data import task as draw_task
-from running import calls, run
+from running import advance, begin, calls, run, streams
 
 from fedsurf.algorithms import MOON, SCAFFOLD, FedAdam, FedAvg, FedAvgM, FedDyn, FedProx, Start
 from fedsurf.models import SoftmaxHead
@@ -25,11 +25,12 @@ every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: met
 
 
 @every_method
-def test_the_first_model_is_the_servers_row_of_the_start(method):
+def test_the_first_model_is_drawn_from_the_stream_that_all_share(method):
     task, network, head = draw_task(0), StarNetwork(4, 2, seeded(0)), SoftmaxHead(3, 3)
-    state = method(head, batch_size=None, start=Start(1.0, 0.5)).init(task, network, seeded(5))
-    drawn = Start(1.0, 0.5).draw(network, head, seeded(5), torch.float64)
-    assert torch.equal(state.weights, drawn[:1].expand(5, -1))
+    state = begin(method(head, batch_size=None, start=Start(1.0, 0.5)), task, network, 5)
+    drawn = Start(1.0, 0.5).draw(head, streams(network, 5).shared(), task.train.x)
+    assert torch.equal(state.weights, drawn)
+    assert torch.equal(state.agent_weights(network), drawn.expand(4, -1))
     assert (network.rounds, network.floats, state.steps) == (0, 0, 0)
 
 
@@ -66,12 +67,14 @@ def test_only_the_called_agents_data_matter(method):
 
 
 @every_method
-def test_all_rows_are_one_row_of_memory(method):
-    task, head = draw_task(0, agents=20), SoftmaxHead(3, 3)
-    state = run(method(head, batch_size=None), task, StarNetwork(20, 2, seeded(0)), 1)
-    assert state.weights.shape == (21, 12)
-    assert state.weights.stride(0) == 0
-    assert state.steps == 1
+def test_agents_are_judged_by_the_servers_only_row(method):
+    task, head, network = draw_task(0, agents=20), SoftmaxHead(3, 3), StarNetwork(20, 2, seeded(0))
+    state = run(method(head, batch_size=None), task, network, 1)
+    assert state.weights.shape == (1, 12)
+    judged, floats = state.agent_weights(network), network.floats
+    assert torch.equal(judged, state.weights.expand(20, 12))
+    assert judged.stride(0) == 0  # one row of memory
+    assert (state.steps, network.floats) == (1, floats)
 
 
 class Counting(SoftmaxHead):
@@ -97,10 +100,10 @@ def test_only_the_called_agents_compute(method):
 def test_a_network_without_a_server_is_refused(method):
     algorithm = method(SoftmaxHead(3, 3), batch_size=None)
     with pytest.raises(ValueError, match=r"^network: got a Network without .* StarNetwork"):
-        algorithm.init(draw_task(0), Network(nx.cycle_graph(4)), seeded(0))
-    state = algorithm.init(draw_task(0), StarNetwork(4, 2, seeded(0)), seeded(0))
+        begin(algorithm, draw_task(0), Network(nx.cycle_graph(4)))
+    state = begin(algorithm, draw_task(0), StarNetwork(4, 2, seeded(0)))
     with pytest.raises(ValueError, match=r"^network: got a Network without .* StarNetwork"):
-        algorithm.step(state, draw_task(0), Network(nx.cycle_graph(4)), seeded(0))
+        advance(algorithm, state, draw_task(0), Network(nx.cycle_graph(4)))
 
 
 @every_method
@@ -109,7 +112,7 @@ def test_a_batch_larger_than_the_smallest_agents_examples_is_refused_at_once(met
     task, network = Task(uneven, uneven, 3), StarNetwork(4, 1, seeded(0))
     wanted = rf"^batch_size: got 6, .* between 1 and {int(uneven.counts.min())},"
     with pytest.raises(ValueError, match=wanted):
-        method(SoftmaxHead(3, 3), batch_size=6).init(task, network, seeded(0))
+        begin(method(SoftmaxHead(3, 3), batch_size=6), task, network)
 
 
 @pytest.mark.parametrize(
@@ -124,14 +127,14 @@ def test_a_batch_larger_than_the_smallest_agents_examples_is_refused_at_once(met
 def test_tensors_of_silent_agents_stay_and_the_servers_is_their_mean(method, own, mean, weighting):
     task, network = draw_task(3, agents=8, train=9, masked=True), StarNetwork(8, 3, seeded(0))
     algorithm = method(SoftmaxHead(3, 3), 4, 0.5, None, weighting)
-    state = algorithm.init(task, network, seeded(1))
+    state = begin(algorithm, task, network, 1)
     for called in calls(8, 3, 0, 6):
-        before, state = state, algorithm.step(state, task, network, seeded(2))
+        before, state = state, advance(algorithm, state, task, network, 1)
         old, new = getattr(before, own), getattr(state, own)
         assert (new != old).any(1).nonzero().flatten().tolist() == sorted(called)
         if mean:
             expected = task.agent_weights(weighting) @ new
-            torch.testing.assert_close(getattr(state, mean), expected)
+            torch.testing.assert_close(getattr(state, mean)[0], expected)
 
 
 @pytest.mark.parametrize(

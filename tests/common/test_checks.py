@@ -9,6 +9,7 @@ from random_data import seeded
 
 from fedsurf.algorithms import DGD, LDA, DFedAvgM, FedProx, LocalOnly, Ridge, Start
 from fedsurf.common.randomness import generator
+from fedsurf.common.streams import Streams
 from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.evaluate import evaluate
 from fedsurf.evaluation.experiment import Experiment
@@ -84,7 +85,7 @@ def test_values_that_are_not_numbers_are_named(argument, make, value):
         ("bits", lambda value: DFedAvgM(HEAD, bits=value)),
         ("features", lambda value: SoftmaxHead(value, 2)),
         ("classes", lambda value: Task(EXAMPLES, EXAMPLES, value)),
-        ("batch_size", lambda value: EXAMPLES.draw(value, seeded(0))),
+        ("batch_size", lambda value: EXAMPLES.draw(value, Streams(0, range(EXAMPLES.agents)))),
         ("agents", lambda value: meta_tasks(DIGITS, TaskConfig(agents=value))),
         ("components", lambda value: load_features(FeatureConfig("digits", components=value))),
         ("tasks", lambda value: Study(StudyConfig(tasks=value))),
@@ -158,6 +159,6 @@ def test_arguments_that_python_itself_would_refuse_are_named():
 
 
 def test_numbers_of_numpy_and_torch_are_numbers():
-    assert not LossyNetwork(RING, np.float32(0.1), seeded(0)).reliable
+    assert not LossyNetwork(RING, np.float32(0.1), seeded(0)).facts.reliable
     assert StaleNetwork(RING, np.int64(2), seeded(0)).stale == 2
     assert DGD(HEAD, torch.tensor(0.1)).step_size == pytest.approx(0.1)

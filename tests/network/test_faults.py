@@ -1,6 +1,7 @@
 """Networks with faults against loops over agents and links, their counts, and methods on them."""
 
 import json
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from naive import links_of, mix_with_losses
 from random_data import seeded, weights
 from random_data import task as draw_task
+from running import begin
+from running import calls as drawn
 
 from fedsurf.algorithms import DFedAvgM, Start
 from fedsurf.common.configuration import from_dict, to_dict
@@ -29,6 +32,7 @@ from fedsurf.network import (
     make_graph,
     make_network,
 )
+from fedsurf.network.network import Called
 from fedsurf.network.operators import NOTHING_LOST
 
 RULES = ["renormalised", "kept-by-receiver"]
@@ -163,13 +167,13 @@ def test_a_stale_agent_uploads_its_result_of_the_last_call():
     for number in range(12):
         called, values = network.call(), weights(number, 3, 2)
         received = network.upload(values, called)
-        for place, agent in enumerate(called.tolist()):
+        for place, agent in enumerate(called.agents.tolist()):
             expected = last.get(agent, values[place]) if agent in stale else values[place]
             assert torch.equal(received[place], expected)
             last[agent] = values[place]
     assert network.floats == 12 * 3 * 2
     network.reset()
-    called, values = torch.arange(6), weights(99, 6, 2)
+    called, values = Called.of(torch.arange(6), torch.arange(6)), weights(99, 6, 2)
     assert torch.equal(network.upload(values, called), values)
 
 
@@ -345,15 +349,16 @@ def test_a_reset_with_a_generator_repeats_the_faults(fault, calling):
     def rounds(generator):
         network.reset(generator)
         assert (network.rounds, network.floats) == (0, 0)
-        called = [network.call().tolist() for _ in range(4 if star else 0)]
+        called = [network.call().agents.tolist() for _ in range(4 if star else 0)]
         mixed = torch.stack([network.mix(one) for one in values]).tolist()
         return mixed, called, network.link_floats.tolist()
 
     first, again = rounds(seeded(1)), rounds(seeded(1))
     assert first == again
     assert any(rounds(seeded(seed))[0] != first[0] for seed in (2, 3))
+    assert rounds(None) == rounds(None)  # without a generator, the last run's seed
     generator = seeded(7)
-    assert rounds(generator)[0] != rounds(generator)[0]  # goes on, and does not begin again
+    assert rounds(generator)[0] != rounds(generator)[0]  # takes another number of it
 
 
 @every_fault
@@ -363,9 +368,9 @@ def test_a_network_with_faults_shares_the_attributes_of_its_inner_network(fault)
         for name in (
             "nodes",
             "agents",
+            "ids",
             "server",
-            "reporting",
-            "degrees",
+            "servers",
             "shift",
             "graph",
             "links",
@@ -377,7 +382,10 @@ def test_a_network_with_faults_shares_the_attributes_of_its_inner_network(fault)
         network.mix(values)
         assert (network.rounds, inner.rounds) == (1, 1)
         assert network.floats == inner.floats
-        assert not network.reliable
+        assert network.facts == replace(inner.facts, reliable=False)
+        assert torch.equal(network.total(values), values.sum(0))
+        assert network.collect(values) is values
+        assert torch.equal(network.publish(values[:1]), inner.publish(values[:1]))
         with pytest.raises(ValueError, match=r"^values: got shape .* 5 nodes"):
             network.mix(torch.zeros(4, 2))
         assert network.rounds == 1
@@ -394,14 +402,14 @@ def test_a_round_of_a_star_with_faults_equals_a_loop_over_links(shift, rule, age
     stale = StaleNetwork(inner, agents // 2, seeded(0))
     network = LeavingNetwork(LossyNetwork(stale, 0.4, seeded(0), rule), 0.3, 0.5, seeded(0), rule)
     network.reset(seeded(seed))
-    generator, before, counted = seeded(seed), weights(seed, agents + 1, 2), 0
+    before, counted = weights(seed, agents + 1, 2), 0
     rows = 1 + stale.stale_agents
-    for number in range(3):
+    for number, heard in enumerate(drawn(agents, reporting, seed, 3)):
         values = weights(seed + number, agents + 1, 2)
         sent = values.clone()
         sent[rows] = before[rows]
         mixed = network.mix(values)
-        reporters = (1 + torch.randperm(agents, generator=generator)[:reporting]).tolist()
+        reporters = [1 + agent for agent in heard]
         lost = inner.lost
         close(mixed, mix_with_losses(inner, values.tolist(), sent.tolist(), lost, reporters))
         away = network.away.tolist()
@@ -416,23 +424,22 @@ def test_a_server_works_with_the_agents_whose_messages_arrive():
     inner = RecordedStar(20, 15, seeded(0))
     network = LossyNetwork(LeavingNetwork(inner, 0.2, 0.5, seeded(0)), 0.3, seeded(0))
     network.reset(seeded(3))
-    generator, counts = seeded(3), dict.fromkeys(map(tuple, inner.links.T.tolist()), 0)
+    counts = dict.fromkeys(map(tuple, inner.links.T.tolist()), 0)
     fates = set()
-    for _ in range(30):
+    for agents in drawn(20, 15, 3, 30):
         called = network.call()
-        assert network.download(torch.arange(3.0), called).shape == (len(called), 3)
+        assert network.download(torch.zeros(1, 3), called).shape == (len(called), 3)
         values = weights(0, len(called), 2)
         assert torch.equal(network.upload(values, called), values)
-        drawn = torch.randperm(20, generator=generator)[:15].tolist()
         lost, away = links_of(inner, inner.lost.links), network.inner.away.tolist()
         expected = []
-        for node in (1 + agent for agent in drawn):
+        for node in (1 + agent for agent in agents):
             fate = (away[node], (0, node) in lost, (node, 0) in lost)
             fates.add(fate)
             counts[0, node] += 0 if fate[0] else 3
             counts[node, 0] += 0 if fate[0] or fate[1] else 2
             expected += [] if fate[1] or fate[2] else [node - 1]
-        assert called.tolist() == expected
+        assert called.agents.tolist() == called.here.tolist() == expected
     assert len(fates) == 5  # away, or present with neither, either or both messages lost
     assert list(counts.values()) == network.link_floats.tolist()
     assert network.rounds == 30
@@ -447,12 +454,11 @@ def test_a_server_works_with_the_agents_whose_messages_arrive():
 )
 def test_a_server_always_works_with_at_least_one_agent(network):
     network.reset(seeded(2))
-    generator = seeded(2)
-    for _ in range(20):
-        first = torch.randperm(network.agents, generator=generator)[:1]
+    inner = network.inner
+    for agents in drawn(inner.agents, inner.reporting, 2, 20):
         called = network.call()
-        assert torch.equal(called, first)
-        network.download(torch.zeros(3), called)
+        assert called.agents.tolist() == agents[:1]
+        network.download(torch.zeros(1, 3), called)
         network.upload(torch.zeros(1, 3), called)
     assert network.floats == 20 * 2 * 3
 
@@ -463,19 +469,20 @@ def test_the_turn_of_an_agent_whose_messages_are_lost_is_over():
     plain.reset(seeded(3)), network.reset(seeded(3))
     missed = 0
     for _ in range(20):
-        drawn, called = plain.call().tolist(), network.call().tolist()
-        assert set(called) <= set(drawn)
-        missed += len(drawn) - len(called)
+        planned, called = plain.call().agents.tolist(), network.call().agents.tolist()
+        assert set(called) <= set(planned)
+        missed += len(planned) - len(called)
     assert missed > 20
 
 
 @every_fault
 def test_a_network_without_a_server_calls_no_agents(fault):
-    network, agents = fault(Network(nx.path_graph(4))), torch.empty(0, dtype=torch.int64)
+    network = fault(Network(nx.path_graph(4)))
+    none = Called.of(torch.empty(0, dtype=torch.int64), network.ids)
     for use in (
         network.call,
-        lambda: network.download(torch.zeros(2), agents),
-        lambda: network.upload(torch.zeros(0, 2), agents),
+        lambda: network.download(torch.zeros(1, 2), none),
+        lambda: network.upload(torch.zeros(0, 2), none),
     ):
         with pytest.raises(ValueError, match=r"^network: got a Network without a server"):
             use()
@@ -493,7 +500,7 @@ def test_every_method_runs_and_learns_with_every_fault(fault, star):
     )
     for method in METHODS.values():
         if method.fits(network):
-            found = run(method.make(HEAD, Start(), method.defaults), task, network, 8)
+            found = run(method.make(HEAD, Start(0.0, 0.1), method.defaults), task, network, 8)
             assert found.loss.isfinite().all(), method.name
             assert float(found.pooled_accuracy.max()) > 0.4, method.name
 
@@ -519,8 +526,8 @@ def test_quantised_differences_raise_on_networks_with_faults():
     task, method = draw_task(0, agents=6), DFedAvgM(HEAD, bits=8)
     network = LossyNetwork(Network(nx.cycle_graph(6)), 0.1, seeded(0))
     with pytest.raises(ValueError, match=r"^bits: got 8 on a network with faults"):
-        method.init(task, network, seeded(0))
-    method.init(task, network.inner, seeded(0))
+        begin(method, task, network)
+    begin(method, task, network.inner)
 
 
 # Configuration

@@ -1,5 +1,6 @@
 """The star: a server that hears a sample of the agents, at random or in turn."""
 
+from dataclasses import replace
 from itertools import chain
 
 import naive
@@ -97,13 +98,13 @@ def test_called_agents_download_and_upload():
     network = StarNetwork(20, 4, seeded(0))
     called = network.call()
     assert (network.rounds, network.floats) == (1, 0)
-    assert len(set(called.tolist())) == 4
-    assert set(called.tolist()) <= set(range(20))
-    model, results = torch.arange(6.0).reshape(2, 3), torch.arange(8.0).reshape(4, 2)
+    assert len(called) == len(set(called.agents.tolist())) == 4
+    assert set(called.agents.tolist()) <= set(range(20))
+    model, results = torch.arange(6.0).reshape(1, 2, 3), torch.arange(8.0).reshape(4, 2)
     assert torch.equal(network.download(model, called), model.expand(4, 2, 3))
     assert torch.equal(network.upload(results, called), results)
     assert network.rounds == 1
-    nodes = (1 + called).tolist()
+    nodes = (1 + called.agents).tolist()
     expected = {(0, node): 6 for node in nodes} | {(node, 0): 2 for node in nodes}
     assert used_links(network) == expected
 
@@ -114,11 +115,12 @@ def test_messages_of_agents_that_cannot_have_been_called_raise_and_are_not_count
     called = network.call()
     with pytest.raises(ValueError, match=r"^values: got 5 rows, but .* for each of 2 agents"):
         network.upload(torch.zeros(5, 3), called)
-    for agents in (torch.tensor([1, 5]), torch.tensor([True, False]), called - 9):
-        with pytest.raises(ValueError, match=r"^agents: got \[.*\], but .* int64 from 0 to 4"):
-            network.download(torch.zeros(3), agents)
-        with pytest.raises(ValueError, match=r"^agents: got \[.*\], but .* int64 from 0 to 4"):
-            network.upload(torch.ones(len(agents), 3), agents)
+    for agents in (torch.tensor([1, 5]), torch.tensor([True, False]), called.agents - 9):
+        wrong = replace(called, agents=agents)
+        with pytest.raises(ValueError, match=r"^called: got \[.*\], but .* int64 from 0 to 4"):
+            network.download(torch.zeros(1, 3), wrong)
+        with pytest.raises(ValueError, match=r"^called: got \[.*\], but .* int64 from 0 to 4"):
+            network.upload(torch.ones(2, 3), wrong)
     assert network.floats == 0
     assert not network.upload(torch.zeros(2, 3), called).any()  # invalid uploads are not stored
 
@@ -143,7 +145,7 @@ def test_invalid_arguments_raise(agents, reporting, calling, message):
 def calls(network, rounds, seed=0):
     """Return the agents that the server calls, round by round."""
     network.reset(seeded(seed))
-    return [network.call().tolist() for _ in range(rounds)]
+    return [network.call().agents.tolist() for _ in range(rounds)]
 
 
 def joined(rounds):
@@ -159,15 +161,20 @@ stars = st.integers(1, 12).flatmap(
 )
 
 
+def permutations(agents, count, seed):
+    """Return the orders of all agents from which calls are taken."""
+    return calls(StarNetwork(agents, None, seeded(0)), count, seed)
+
+
 def naive_turns(agents, reporting, rounds, seed):
     """Call in turn with lists."""
-    generator, waiting, found = seeded(seed), [], []
+    orders, waiting, found = iter(permutations(agents, rounds, seed)), [], []
     for _ in range(rounds):
         called = []
         while waiting and len(called) < reporting:
             called.append(waiting.pop(0))
         if len(called) < reporting:
-            waiting = torch.randperm(agents, generator=generator).tolist()
+            waiting = next(orders)
             for agent in list(waiting):
                 if agent not in called and len(called) < reporting:
                     called.append(agent)
@@ -220,8 +227,9 @@ def test_every_pass_in_turn_has_a_new_order_in_which_any_agent_may_be_first():
 @given(star=stars, seed=st.integers(0, 1000))
 def test_calls_at_random_are_the_beginnings_of_permutations(star, seed):
     agents, reporting = star
-    generator, network = seeded(seed), StarNetwork(agents, reporting, seeded(0))
-    expected = [torch.randperm(agents, generator=generator)[:reporting].tolist() for _ in range(5)]
+    network = StarNetwork(agents, reporting, seeded(0))
+    expected = [order[:reporting] for order in permutations(agents, 5, seed)]
+    assert all(sorted(order) == [*range(agents)] for order in permutations(agents, 5, seed))
     assert calls(network, 5, seed) == expected
     network.reset(seeded(seed))
     received = [network.mix(torch.eye(agents + 1))[0, 1:].nonzero().flatten() for _ in expected]
@@ -233,14 +241,14 @@ def test_if_all_agents_report_both_ways_of_calling_give_the_same_bits():
     one, two = StarNetwork(7, None, seeded(0)), in_turn(7, None)
     for _ in range(4):
         assert torch.equal(one.mix(values), two.mix(values))
-        assert torch.equal(one.call(), two.call())
+        assert torch.equal(one.call().agents, two.call().agents)
 
 
 def test_mixing_and_calling_take_from_the_same_pass():
     network = in_turn(6, 2)
     network.reset(seeded(1))
     received = network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
-    received += network.call().tolist()
+    received += network.call().agents.tolist()
     received += network.mix(torch.eye(7))[0, 1:].nonzero().flatten().tolist()
     assert sorted(received) == list(range(6))
     assert network.rounds == 3
@@ -253,6 +261,6 @@ def test_a_reset_begins_a_new_pass_and_repeats_the_calls_of_its_generator(callin
     assert first == again
     assert first != other
     assert first[0] != first[1]
-    network.reset()  # the generator goes on, the pass does not
-    fresh = joined(network.call().tolist() for _ in range(7))
+    network.reset()  # begins again, with a pass from its beginning
+    fresh = joined(network.call().agents.tolist() for _ in range(7))
     assert calling == "random" or len(set(fresh)) == 28

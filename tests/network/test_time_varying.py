@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_data import seeded, weights
 from random_data import task as draw_task
+from running import begin
 
 from fedsurf import load
 from fedsurf.algorithms import EXTRA, DFedAvgM, ExactDiffusion, GradientTracking, Ridge, Start
@@ -124,7 +125,7 @@ def test_one_graph_gives_the_bits_of_a_network():
         assert torch.equal(fault(constant).mix(values), fault(changing).mix(values))
     assert torch.equal(constant.link_floats, changing.link_floats)
     assert torch.equal(constant.links, changing.links)
-    assert changing.reliable
+    assert changing.facts.reliable
 
 
 def test_nodes_are_numbered_as_in_the_first_graph():
@@ -193,11 +194,11 @@ def test_degrees_are_averages_over_the_graphs_with_faults_too():
     network = TimeVaryingNetwork(halves(), "metropolis")
     wrapped = StaleNetwork(network, 0, seeded(0))
     for one in (network, wrapped):
-        assert not one.reliable
-        assert one.degrees.tolist() == [1] * 6
-        assert len(one.operators(torch.float32)) == 2
+        assert not one.facts.reliable
+        assert one.facts.degrees.tolist() == [1] * 6
+        assert len(one.operators()) == 2
     uneven = TimeVaryingNetwork([graph_of(3, (0, 1)), graph_of(3, (0, 1), (1, 2))])
-    assert uneven.degrees.tolist() == [1, 1.5, 0.5]
+    assert uneven.facts.degrees.tolist() == [1, 1.5, 0.5]
 
 
 # Methods
@@ -245,15 +246,15 @@ def test_gossip_over_changing_links_is_not_accelerated():
 
 def test_quantised_differences_raise_if_links_change():
     with pytest.raises(ValueError, match=r"^bits: got 8 on a network with .* changing links"):
-        DFedAvgM(HEAD, bits=8).init(draw_task(4), TimeVaryingNetwork(halves(4)), seeded(0))
+        begin(DFedAvgM(HEAD, bits=8), draw_task(4), TimeVaryingNetwork(halves(4)))
 
 
 @pytest.mark.parametrize("method", [EXTRA, GradientTracking])
 def test_the_operators_of_all_graphs_must_average(method):
     uneven = TimeVaryingNetwork([nx.cycle_graph(4), nx.path_graph(4)], "adjacency")
     with pytest.raises(ValueError, match=r"^network: got the shift operator 'adjacency'"):
-        method(HEAD).init(draw_task(5), uneven, seeded(0))
-    method(HEAD).init(draw_task(5), TimeVaryingNetwork(halves(4), "adjacency"), seeded(0))
+        begin(method(HEAD), draw_task(5), uneven)
+    begin(method(HEAD), draw_task(5), TimeVaryingNetwork(halves(4), "adjacency"))
 
 
 def test_derivatives_flow_through_changing_links():

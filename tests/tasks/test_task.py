@@ -10,6 +10,7 @@ from random_data import examples as draw_examples
 from random_data import real_examples, seeded
 from random_data import task as draw_task
 
+from fedsurf.common.streams import Streams
 from fedsurf.tasks.task import Examples, Task
 
 
@@ -25,7 +26,7 @@ def numbered(counts, size):
 
 @given(st.integers(0, 1000), st.lists(st.integers(2, 6), min_size=1, max_size=4))
 def test_a_mini_batch_has_different_real_examples_of_its_agent(seed, counts):
-    batch = numbered(counts, 6).draw(2, seeded(seed))
+    batch = numbered(counts, 6).draw(2, Streams(seed, range(len(counts))))
     assert batch.x.shape == (len(counts), 2, 1)
     assert batch.mask is None
     for agent, count in enumerate(counts):
@@ -37,13 +38,13 @@ def test_a_mini_batch_has_different_real_examples_of_its_agent(seed, counts):
 
 
 def test_a_mini_batch_of_all_examples_is_a_permutation_of_them():
-    batch = numbered([5, 5], 5).draw(5, seeded(0))
+    batch = numbered([5, 5], 5).draw(5, Streams(0, range(2)))
     assert batch.x[:, :, 0].sort(1).values.tolist() == [[0, 1, 2, 3, 4], [100, 101, 102, 103, 104]]
 
 
 def test_mini_batches_are_uniform_over_real_examples_and_pairs_of_them():
     many, pairs = numbered([4] * 3000, 7), torch.zeros(7, 7)
-    batch = many.draw(2, seeded(1)).y
+    batch = many.draw(2, Streams(1, range(3000))).y
     pairs.index_put_((batch[:, 0], batch[:, 1]), torch.ones(3000), accumulate=True)
     assert pairs[4:].sum() == pairs[:, 4:].sum() == pairs.diagonal().sum() == 0
     # 12 ordered pairs, 250 expected of each, standard deviation 15: χ² with 11 degrees of freedom.
@@ -52,22 +53,34 @@ def test_mini_batches_are_uniform_over_real_examples_and_pairs_of_them():
 
 
 def test_each_agent_draws_its_own_mini_batch():
-    batch = numbered([10] * 20, 10).draw(3, seeded(2))
+    batch = numbered([10] * 20, 10).draw(3, Streams(2, range(20)))
     assert len({tuple(row) for row in batch.y.tolist()}) > 10
 
 
-def test_the_same_generator_state_draws_the_same_mini_batch():
+def test_the_same_streams_draw_the_same_mini_batch():
     data = draw_examples(0, size=20)
-    first, again, other = (data.draw(4, seeded(seed)) for seed in (3, 3, 4))
+    first, again, other = (data.draw(4, Streams(seed, range(3))) for seed in (3, 3, 4))
     assert torch.equal(first.x, again.x)
     assert torch.equal(first.y, again.y)
     assert not torch.equal(first.x, other.x)
 
 
+@given(st.integers(0, 1000), st.lists(st.integers(2, 6), min_size=1, max_size=5), st.data())
+def test_an_agents_mini_batch_depends_on_its_own_stream_and_examples_alone(seed, counts, data):
+    places = st.lists(st.sampled_from(range(len(counts))), min_size=1, unique=True)
+    rows = torch.tensor(sorted(data.draw(places)))
+    every, draws = numbered(counts, 6), Streams(seed, range(len(counts)))
+    together = every.draw(2, draws)
+    for part in (every.of(rows), every.trimmed(rows)):  # with more padding, or with less
+        apart = part.draw(2, draws[rows])
+        assert torch.equal(apart.x, together.x[rows])
+        assert torch.equal(apart.y, together.y[rows])
+
+
 @pytest.mark.parametrize("size", [0, -1, 4])
 def test_a_mini_batch_larger_than_the_smallest_agent_is_an_error(size):
     with pytest.raises(ValueError, match=rf"^batch_size: got {size}, .* between 1 and 3"):
-        numbered([5, 3, 4], 5).draw(size, seeded(0))
+        numbered([5, 3, 4], 5).draw(size, Streams(0, range(3)))
 
 
 def test_counts_are_the_numbers_of_real_examples():
@@ -130,7 +143,7 @@ def test_examples_of_some_agents_are_selected_in_order(masked):
 
 def test_agents_have_no_examples_beyond_their_extents():
     data = draw_examples(2, agents=5, size=7, masked=True)
-    extents = data.extents.tolist()
+    extents = list(data.extents)
     assert extents != data.counts.tolist()
     for agent, extent in enumerate(extents):
         assert data.mask[agent, extent - 1]
@@ -139,7 +152,7 @@ def test_agents_have_no_examples_beyond_their_extents():
     assert short.x.shape[1] == 4
     assert real_examples(short)[0] == real_examples(data)[0][: int(data.mask[0, :4].sum())]
     equal = draw_examples(2, agents=5, size=7)
-    assert equal.extents.tolist() == [7] * 5
+    assert equal.extents == (7,) * 5
     assert equal.cropped(7).mask is None
 
 
