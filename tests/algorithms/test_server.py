@@ -1,5 +1,7 @@
 """Methods through a server: only the called agents compute, send and matter."""
 
+from dataclasses import fields
+
 import networkx as nx
 import pytest
 import torch
@@ -16,6 +18,7 @@ from random_data import task as draw_task
 from running import advance, begin, calls, run, streams
 
 from fedsurf.algorithms import MOON, SCAFFOLD, FedAdam, FedAvg, FedAvgM, FedDyn, FedProx, Start
+from fedsurf.algorithms.server import Replies, Work
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.tasks.task import Examples, Task
@@ -45,6 +48,42 @@ def test_a_round_is_one_download_and_one_upload_on_the_called_agents_links(metho
     used = {tuple(link): sent for link, sent in zip(links, floats, strict=True) if sent}
     assert used == expected
     assert (network.rounds, network.floats) == (1, 6 * size)
+
+
+@every_method
+def test_a_reply_has_one_float_more_if_agents_are_weighted_by_their_examples(method):
+    floats = []
+    for weighting in ("uniform", "examples"):
+        algorithm = method(SoftmaxHead(3, 3), batch_size=None, weighting=weighting)
+        network = StarNetwork(9, 3, seeded(2))
+        run(algorithm, draw_task(1, agents=9, masked=True), network, 4)
+        floats.append(network.floats)
+    assert floats[1] == floats[0] + 4 * 3
+
+
+@every_method
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_a_round_is_a_message_a_reply_of_each_called_agent_and_an_update(method, weighting):
+    task, network = draw_task(4, agents=7, train=9, masked=True), StarNetwork(7, 3, seeded(0))
+    algorithm = method(SoftmaxHead(3, 3), 3, 0.5, 1, weighting)
+    state = run(algorithm, task, network, 2)
+    called, draws = calls(7, 3, 0, 3)[2], network.agent_rows(streams(network, step=2))
+    message, after, replies, parts = algorithm.server_message(state), state, [], []
+    for agent in called:
+        row = torch.tensor([agent])
+        work = Work(task.train.of(row), draws[row])
+        reply, own = algorithm.agent_reply(message, state.of_agents(row), work)
+        replies.append(reply)
+        parts.append(int(work.examples.counts) if weighting == "examples" else 1)
+        after = after.with_agents(row, own)
+    shares = torch.tensor(parts, dtype=torch.float64)
+    total = int(task.train.counts.sum()) if weighting == "examples" else 7
+    received = Replies(torch.cat(replies), shares / shares.sum(), shares.sum() / total)
+    expected = algorithm.server_update(after, received)
+    found = advance(algorithm, state, task, network)
+    for field in fields(found):
+        if field.name != "steps":
+            torch.testing.assert_close(getattr(found, field.name), getattr(expected, field.name))
 
 
 @every_method

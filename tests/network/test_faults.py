@@ -362,6 +362,61 @@ def test_a_reset_with_a_generator_repeats_the_faults(fault, calling):
 
 
 @every_fault
+@pytest.mark.parametrize("calling", [None, "random", "in-turn"])
+def test_a_network_with_faults_goes_on_from_its_state_with_the_same_rounds(fault, calling):
+    first, again = (
+        fault(
+            Network(nx.cycle_graph(8))
+            if calling is None
+            else StarNetwork(7, 3, seeded(0), calling=calling)
+        )
+        for _ in range(2)
+    )
+    first.reset(seeded(3)), again.reset(seeded(3))
+
+    def one_round(network, number):
+        mixed = network.mix_parts(weights(number, 8, 2), weights(number + 100, 8, 3))
+        if calling is None:
+            return torch.cat(mixed, 1).tolist()
+        called = network.call()
+        model = network.download(weights(number, 1, 2), called)
+        received = network.upload(weights(number, len(called), 2), called)
+        return torch.cat(mixed, 1).tolist(), called.agents.tolist(), (model + received).tolist()
+
+    for number in range(5):
+        one_round(first, number)
+    stored = {name: value.clone() for name, value in first.state().items()}
+    expected = [one_round(first, number) for number in range(5, 12)]
+    for number in range(3):  # what it did before does not matter
+        one_round(again, 50 + number)
+    again.restore(stored)
+    assert [one_round(again, number) for number in range(5, 12)] == expected
+    assert again.rounds == first.rounds
+    assert torch.equal(again.link_floats, first.link_floats)
+
+
+@every_fault
+def test_faults_of_a_round_do_not_depend_on_what_is_sent_or_on_who_asks(fault):
+    """Losses are functions of the run's seed, the round and the link; so are calls of the round."""
+    histories = []
+    for width in (1, 3):
+        inner = RecordedStar(9, 4, seeded(0))
+        network, called = fault(inner), []
+        network.reset(seeded(2))
+        for number in range(6):
+            if width == 1 or number % 2:
+                called.append(set(network.call().agents.tolist()))
+            else:
+                network.mix(weights(number, 10, width))
+                called.append(None)
+        lost = [links_of(inner, one.links) for one in inner.history]
+        histories.append((lost, called))
+    assert histories[0][0] == histories[1][0]
+    both = zip(histories[0][1], histories[1][1], strict=True)
+    assert all(one == two for one, two in both if two is not None)
+
+
+@every_fault
 def test_a_network_with_faults_shares_the_attributes_of_its_inner_network(fault):
     for inner in (Network(nx.cycle_graph(5), "metropolis"), StarNetwork(4, 3, seeded(0))):
         network = fault(fault(inner))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from random_data import seeded, weights
 
 from fedsurf.network import StaleNetwork, StarNetwork
+from fedsurf.network.network import Called
 
 SHIFTS = ["adjacency", "metropolis", "laplacian"]
 
@@ -264,3 +265,70 @@ def test_a_reset_begins_a_new_pass_and_repeats_the_calls_of_its_generator(callin
     network.reset()  # begins again, with a pass from its beginning
     fresh = joined(network.call().agents.tolist() for _ in range(7))
     assert calling == "random" or len(set(fresh)) == 28
+
+
+# Called agents, and runs that go on
+
+
+@given(
+    agents=st.lists(st.integers(0, 20), max_size=8, unique=True),
+    ids=st.lists(st.integers(0, 20), max_size=8, unique=True).map(sorted),
+    kept=st.integers(0, 2**21 - 1),
+)
+def test_called_agents_know_which_of_them_live_here_and_in_which_row(agents, ids, kept):
+    def rows(some):
+        return [ids.index(agent) for agent in some if agent in ids]
+
+    here = torch.tensor(ids, dtype=torch.int64)
+    called = Called.of(torch.tensor(agents, dtype=torch.int64), here)
+    assert len(called) == len(agents)
+    assert called.agents.tolist() == agents
+    assert called.here.tolist() == rows(agents)
+    mask = torch.tensor([bool(kept >> agent & 1) for agent in range(21)])
+    some = [agent for agent in agents if mask[agent]]
+    assert called.only(mask, here).agents.tolist() == some
+    assert called.only(mask, here).here.tolist() == rows(some)
+
+
+def test_a_message_among_some_agents_is_counted_on_their_links_only():
+    network = StarNetwork(6, 4, seeded(0))
+    called = network.call()
+    among = torch.zeros(6, dtype=torch.bool)
+    among[called.agents[:3]] = True
+    some = called.only(among, network.agent_rows(network.ids))
+    assert network.download(torch.zeros(1, 5), some, among).shape == (3, 5)
+    network.upload(torch.zeros(3, 2), some, among)
+    nodes = (1 + called.agents[:3]).tolist()
+    assert used_links(network) == {(0, n): 5 for n in nodes} | {(n, 0): 2 for n in nodes}
+
+
+def test_calls_do_not_depend_on_earlier_ones_unless_they_are_in_turn():
+    early, late = StarNetwork(20, 5, seeded(0)), StarNetwork(20, 5, seeded(0))
+    found = calls(early, 8, 3)
+    late.reset(seeded(3))
+    for _ in range(7):
+        late.count_round(0)
+    assert late.call().agents.tolist() == found[7]
+
+
+@pytest.mark.parametrize("calling", ["random", "in-turn"])
+@given(
+    agents=st.integers(1, 9), seed=st.integers(0, 1000), before=st.integers(0, 7), data=st.data()
+)
+def test_a_star_goes_on_from_its_state_with_the_same_rounds(calling, agents, seed, before, data):
+    reporting = data.draw(st.integers(1, agents))
+    first, again = (StarNetwork(agents, reporting, seeded(0), calling=calling) for _ in range(2))
+    first.reset(seeded(seed)), again.reset(seeded(seed))
+    for number in range(before):
+        first.mix(weights(number, agents + 1, 2)) if number % 3 else first.call()
+    stored = {name: value.clone() for name, value in first.state().items()}
+    values, found = weights(9, agents + 1, 2), []
+    again.mix(values)  # what it did before does not matter
+    for network in (first, again):
+        if network is again:
+            again.restore(stored)
+        assert network.rounds == before
+        rounds = [network.call().agents.tolist(), network.mix(values).tolist()]
+        rounds += [network.call().agents.tolist() for _ in range(2 * agents)]
+        found.append((rounds, network.rounds, network.link_floats.tolist()))
+    assert found[0] == found[1]
