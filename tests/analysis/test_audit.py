@@ -355,9 +355,9 @@ class TestAudit:
         shapes = []
 
         class Watched(DGD):
-            def init(self, task, network, generator):
+            def init(self, task, network, streams):
                 shapes.append(tuple(task.train.y.shape))
-                return super().init(task, network, generator)
+                return super().init(task, network, streams)
 
         study = Study(replace(STUDY, tasks=2), features=digits)
         found = audit(Subject("DGD", Watched, 1), study, agents=(4, 40))

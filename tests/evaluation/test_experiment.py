@@ -147,7 +147,7 @@ SWINGING = replace(
     surf=replace(
         CONFIG.surf,
         steps=8,
-        learning_rate=0.1,
+        learning_rate=0.2,
         final_learning_rate=None,
         validate_every=1,
         descent=DescentConfig(constrained=False),

@@ -15,7 +15,7 @@ from recording import Recording
 from torch import nn
 
 from fedsurf.algorithms import DGD, DFedAvgM, GradientTracking, LocalOnly, Start
-from fedsurf.common.randomness import generator
+from fedsurf.common.streams import Streams
 from fedsurf.evaluation.run import Trajectories, Trajectory, run, run_all
 from fedsurf.evaluation.scores import score
 from fedsurf.models import ModuleModel, SoftmaxHead
@@ -105,13 +105,13 @@ def test_all_algorithms_start_from_the_same_weights():
     assert not torch.equal(elsewhere.states[0].weights, first)
 
 
-def test_mini_batches_have_a_separate_generator():
+def test_every_step_draws_mini_batches_from_streams_of_the_seed_and_the_path():
     task, network = draw_task(12, train=20), Network(nx.cycle_graph(4))
     method = Recording(DGD(HEAD, 1.0, batch_size=2))
     run(method, task, network, 2, seed=4, path=("test", 1))
-    random = generator(4, "steps", "test", 1)
-    for before, after in pairwise(state.weights for state in method.states):
-        batch = task.train.draw(2, random)
+    streams = Streams(4, range(4), "test", 1, "step")
+    for step, (before, after) in enumerate(pairwise(state.weights for state in method.states)):
+        batch = task.train.draw(2, streams.at(step))
         torch.testing.assert_close(after, network.mix(before) - HEAD.gradient(before, batch))
 
 

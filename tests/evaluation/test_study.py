@@ -73,8 +73,8 @@ def test_an_operator_that_does_not_average_is_refused() -> None:
 
 def test_a_round_of_divergence_between_two_records_is_reported() -> None:
     class BreaksAt33(DGDAlgorithm):
-        def step(self, state, task, network, generator):
-            after = super().step(state, task, network, generator)
+        def step(self, state, task, network, streams):
+            after = super().step(state, task, network, streams)
             return replace(after, weights=after.weights * math.nan) if after.steps == 33 else after
 
     study, steps = Study(ONE_TASK), recorded_steps(60)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from random_data import seeded
 from random_data import task as draw_task
+from running import run
 from safetensors.torch import save_file
 
 import fedsurf
@@ -60,10 +61,7 @@ def test_the_shipped_optimizer_learns_over_a_graph_and_through_a_server() -> Non
         StarNetwork(20, 10, seeded(0)),
     ):
         algorithm = fedsurf.load().on(model, rounds=10)
-        state = algorithm.init(task, network, seeded(0))
-        for _ in range(algorithm.steps):
-            state = algorithm.step(state, task, network, seeded(0))
-        weights = network.agent_rows(state.weights)
+        weights = run(algorithm, task, network, algorithm.steps).agent_weights(network)
         assert model.pooled_accuracy(weights, task.test).min() > 0.8
 
 

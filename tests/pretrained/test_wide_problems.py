@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from random_data import seeded
+from running import run
 
 from fedsurf.network import Network
 from fedsurf.network.faults import FaultyNetwork
@@ -115,7 +116,7 @@ def test_everything_is_within_its_range(drawn):
         assert 512 / 2 <= int(task.test.counts.sum()) <= 512 * 1.5
         assert 5 <= problem.rounds <= 40
         if network.server:
-            assert 1 <= network.reporting <= network.agents
+            assert 1 <= network.facts.reporting <= network.agents
         else:
             assert network.shift == "metropolis"
         spread = task.train.pooled().x[0]
@@ -223,7 +224,7 @@ def test_the_order_of_calls_changes_nothing_else_of_a_problem(wide):
         assert same(one, two)
         assert same(one, three)
         assert one.batch_size == two.batch_size
-        assert one.network.reporting == two.network.reporting
+        assert one.network.facts.reporting == two.network.facts.reporting
         if one.network.server:
             assert innermost(one.network).calling == "random"
             assert innermost(two.network).calling == "in-turn"
@@ -299,6 +300,6 @@ def test_every_problem_can_be_run(drawn):
         task, network = problem.task, problem.network
         algorithm = problem.algorithm(optimizer)
         network.reset(seeded(number))
-        state = algorithm.step(algorithm.init(task, network, seeded(0)), task, network, seeded(1))
+        state = run(algorithm, task, network, steps=1)
         assert state.weights.isfinite().all(), number
         assert state.weights.abs().max() > 0, number

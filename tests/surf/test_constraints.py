@@ -15,6 +15,7 @@ from recording import Recording
 
 from fedsurf.algorithms import DGD
 from fedsurf.common.randomness import generator
+from fedsurf.common.streams import Streams
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.surf import DescentConfig, gradient_norm, slack, unroll
@@ -235,10 +236,11 @@ def test_norms_over_mini_batches_use_a_fresh_one_for_every_state():
     task, network = draw_task(1, train=10), Network(nx.cycle_graph(4))
     method = Recording(DGD(SoftmaxHead(3, 3), 0.5))
     _, norms = unroll(method, 3, task, network, DescentConfig(), **settings())
-    random = generator(5, "gradients", "train", 3)
+    streams = Streams(5, network.ids, "train", 3, "gradient")
+    batches = [task.train.draw(2, streams.at(number)) for number in range(4)]
     expected = [
-        naive_norm(state.weights.tolist(), real_examples(task.train.draw(2, random)), [1 / 4] * 4)
-        for state in method.states
+        naive_norm(state.weights.tolist(), real_examples(batch), [1 / 4] * 4)
+        for state, batch in zip(method.states, batches, strict=True)
     ]
     assert norms.tolist() == pytest.approx(expected, rel=1e-12)
 

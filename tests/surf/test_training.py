@@ -11,6 +11,7 @@ import torch
 from random_data import real_examples, seeded
 
 from fedsurf.common.randomness import generator
+from fedsurf.common.streams import Streams
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, NetworkConfig, make_network
 from fedsurf.surf import (
@@ -82,7 +83,8 @@ def by_hand(setup, steps):
         _, weights, slacks = setup.training.unroll(problem, "train", number)
         test = task.test
         if config.loss_examples is not None:
-            test = test.draw(config.loss_examples, generator(setup.seed, "loss", number))
+            streams = Streams(setup.seed, range(test.agents), "loss", number)
+            test = test.draw(config.loss_examples, streams)
         counts = [len(own) for own in real_examples(task.train)]
         if config.weighting == "uniform":
             counts = [1] * len(counts)
