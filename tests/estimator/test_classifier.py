@@ -742,14 +742,14 @@ def test_features_out_of_range_are_called_x(iris, scale, settings, message):
 
 
 @pytest.mark.parametrize(
-    ("standardize", "message"),
+    ("scale", "standardize", "message"),
     [
-        (False, "with which training diverged"),
-        (True, "as large as 1.2e[+]19, whose squares overflow"),
+        (5e17, False, "with which training diverged"),
+        (3e18, True, "as large as 1.2e[+]19, whose squares overflow"),
     ],
 )
-def test_features_that_diverge_are_named(standardize, message):
-    x = np.random.default_rng(0).normal(size=(200, 60)).astype(np.float32) * np.float32(3e18)
+def test_features_that_diverge_are_named(scale, standardize, message):
+    x = np.random.default_rng(0).normal(size=(200, 60)).astype(np.float32) * np.float32(scale)
     with pytest.raises(ValueError, match=f"^X: got features {message}"):
         FederatedClassifier(standardize=standardize, rounds=6).fit(x, np.arange(200) % 2)
 
