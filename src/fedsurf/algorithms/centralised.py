@@ -10,6 +10,7 @@ from torch import Tensor
 from fedsurf.algorithms.checks import check_head_fits
 from fedsurf.algorithms.local import local_optimum
 from fedsurf.common.checks import check_count, check_positive
+from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator
 from fedsurf.models import Model, SoftmaxHead, head_weights
 from fedsurf.tasks.task import Examples, Task
@@ -69,7 +70,9 @@ class Centralised:
             check_head_fits(model, task)
             return self._head(model, pool.to(torch.float64)).to(dtype)
         random = generator(self.seed, "centralised")
-        first = DEVIATION * torch.randn(1, model.parameters, generator=random, dtype=dtype)
+        first = DEVIATION * torch.randn(
+            1, model.parameters, generator=random, dtype=dtype, device=CPU
+        )
         trained = local_optimum(model, first, pool, self.strength, iterations=self.iterations)
         return trained[0]
 
@@ -108,6 +111,6 @@ class Centralised:
             head.fit(x, y)
             fitted = np.concatenate([head.coef_, head.intercept_[:, None]], 1)
             rows[classes] = np.concatenate([-fitted / 2, fitted / 2]) if two else fitted
-        seen = torch.zeros(1, model.classes, dtype=torch.bool)
+        seen = torch.zeros(1, model.classes, dtype=torch.bool, device=CPU)
         seen[0, classes] = True
         return head_weights(torch.from_numpy(rows)[None], seen)[0]

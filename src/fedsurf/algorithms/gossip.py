@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fedsurf.algorithms.algorithm import ClassicalMethod, ServerState, State, own_state
 from fedsurf.algorithms.checks import check_averages
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.tasks.task import Task
@@ -161,7 +162,7 @@ def begin_calls(weights: Tensor, statistics: Tensor, network: Network) -> Server
         weights,
         estimate=statistics.new_zeros(network.servers, statistics.shape[1]),
         statistics=statistics,
-        heard=torch.zeros(network.agents, dtype=torch.bool),
+        heard=torch.zeros(network.agents, dtype=torch.bool, device=CPU),
     )
 
 

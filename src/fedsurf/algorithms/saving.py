@@ -65,7 +65,7 @@ def load_state(path: Path, like: OwnState, network: Network) -> OwnState:
     _check_like(path, found, wanted)
     _check_like(path, {n: memory[n] for n in network.state() if n in memory}, network.state())
     network.restore(memory)
-    moved = {name: value.to(wanted[name].device) for name, value in found.items()}
+    moved: dict[str, Any] = {name: one.to(wanted[name].device) for name, one in found.items()}
     return replace(like, **moved, **stored)
 
 

@@ -134,7 +134,7 @@ class ServerMethod(ClassicalMethod):
         state = own_state(state, RoundState)
         called = network.call()
         here = called.here.to(task.train.x.device)
-        work = Work(task.train.of(here), network.agent_rows(streams)[called.here])
+        work = Work(task.train.of(called.here), network.agent_rows(streams)[called.here])
         received = network.download(self.server_message(state), called)
         reply, own = self.agent_reply(received, state.of_agents(here), work)
         shape = reply.shape[1:]

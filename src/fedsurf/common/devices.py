@@ -2,6 +2,8 @@
 
 import torch
 
+CPU = torch.device("cpu")
+"""The host, where draws, calls and sizes are computed."""
 DEVICE_HELP = "auto, cpu, cuda, cuda:1 or mps"
 
 

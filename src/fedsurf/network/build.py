@@ -83,7 +83,7 @@ def with_faults(network: Network, config: FaultConfig, generator: torch.Generato
     >>> import fedsurf
     >>> from fedsurf.network import with_faults
     >>> ring = fedsurf.Network(nx.cycle_graph(5))
-    >>> with_faults(ring, fedsurf.FaultConfig(loss=0.1), fedsurf.generator(0)).reliable
+    >>> with_faults(ring, fedsurf.FaultConfig(loss=0.1), fedsurf.generator(0)).facts.reliable
     False
     """
     weights = config.weights

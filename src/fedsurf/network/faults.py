@@ -19,11 +19,12 @@ from fedsurf.common.checks import (
     check_share,
     check_whole,
 )
+from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.streams import SHARED, Streams
 from fedsurf.network.config import LostWeights
 from fedsurf.network.facts import Facts
-from fedsurf.network.network import CPU, Called, Network
+from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import check_called
 
@@ -195,12 +196,12 @@ class StaleNetwork(FaultyNetwork):
     def _begin(self) -> None:
         # The last messages of the stale agents that live here: part by part, and uploads with a mask.
         self._sent: dict[str, Tensor] = {}
-        draws = self._draws(torch.tensor([SHARED]), "stale")
+        draws = self._draws(torch.tensor([SHARED], device=CPU), "stale")
         self.stale_agents = draws.choose(self.stale, self.agents)[0]
         agents = self.agent_rows(self.ids)
         self._rows = torch.isin(agents, self.stale_agents).nonzero().flatten()
-        self._place = torch.full((len(agents),), -1)
-        self._place[self._rows] = torch.arange(len(self._rows))
+        self._place = torch.full((len(agents),), -1, device=CPU)
+        self._place[self._rows] = torch.arange(len(self._rows), device=CPU)
 
     def _memory(self) -> dict[str, Tensor]:
         return dict(self._sent)
@@ -228,7 +229,7 @@ class StaleNetwork(FaultyNetwork):
         known_kind = f"{kind}, known"
         if kind not in self._sent:
             self._sent[kind] = values.new_zeros(len(self._rows), *values.shape[1:])
-            self._sent[known_kind] = torch.zeros(len(self._rows), dtype=torch.bool)
+            self._sent[known_kind] = torch.zeros(len(self._rows), dtype=torch.bool, device=CPU)
         memory, known = self._sent[kind], self._sent[known_kind]
         on_device = late.to(values.device)
         self._sent[kind] = memory.index_copy(0, place.to(values.device), values[on_device])
@@ -309,7 +310,7 @@ class LeavingNetwork(FaultyNetwork):
         self.weights = self._check_weights(weights)
 
     def _begin(self) -> None:
-        self.away = torch.zeros(self.nodes, dtype=torch.bool)
+        self.away = torch.zeros(self.nodes, dtype=torch.bool, device=CPU)
         """Nodes that were away in the last round, bool `[nodes]`."""
 
     def _memory(self) -> dict[str, Tensor]:
@@ -319,7 +320,9 @@ class LeavingNetwork(FaultyNetwork):
         self.away = memory["away"]
 
     def _lose(self, lost: LostMessages) -> LostMessages:
-        drawn = self._draws(torch.arange(self.nodes), "leave", self.rounds).uniform(1)[:, 0]
+        drawn = self._draws(torch.arange(self.nodes, device=CPU), "leave", self.rounds).uniform(1)[
+            :, 0
+        ]
         self.away = torch.where(self.away, drawn >= self.comeback, drawn < self.leave)
         self.away[: int(self.server)] = False
         return lost.with_absent(self.away, self.links, self.weights)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_kind
+from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import next_seed
 from fedsurf.common.streams import Streams
 from fedsurf.network.config import Shift
@@ -24,7 +25,6 @@ from fedsurf.network.operators import (
 
 SERVER = -1
 """The id of a server's row."""
-CPU = torch.device("cpu")
 Rows = TypeVar("Rows", Tensor, Streams)
 
 
@@ -103,16 +103,20 @@ class Network:
     ) -> None:
         self.graph, self.shift = self._checked(graph), shift
         self._seed = 0
-        edges = torch.tensor(sorted(self.graph.edges), dtype=torch.int64).reshape(-1, 2).T
+        edges = (
+            torch.tensor(sorted(self.graph.edges), dtype=torch.int64, device=CPU).reshape(-1, 2).T
+        )
         self.links = torch.cat([edges, edges.flip(0)], 1)
         self.servers = int(self.server)
-        self.ids = torch.arange(self.nodes) - self.servers
+        self.ids = torch.arange(self.nodes, device=CPU) - self.servers
         # S by its diagonal and its links, and as a matrix, in every floating type and on every device.
         kind = (torch.float64, torch.device("cpu"))
         self._weights = {kind: shift_weights(self.links, self.nodes, shift)}
         self._operators: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         # Entries of the matrix are sorted by receiver, then by sender.
-        places = torch.cat([torch.arange(self.nodes).expand(2, -1), self.links.flip(0)], 1)
+        places = torch.cat(
+            [torch.arange(self.nodes, device=CPU).expand(2, -1), self.links.flip(0)], 1
+        )
         self._by_row = (places[0] * self.nodes + places[1]).argsort()
         self._places = places[:, self._by_row]
         few_links = places.shape[1] < self.nodes**2 / 10
@@ -164,7 +168,7 @@ class Network:
         if generator is not None:
             self._seed = next_seed(generator)
         self._rounds = 0
-        self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64)
+        self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64, device=CPU)
 
     def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return S in the given floating type on a device, `[nodes, nodes]`, dense or sparse."""
@@ -285,7 +289,7 @@ class Network:
 
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, apart from how the network was made, as named tensors."""
-        return {"rounds": torch.tensor(self._rounds), "link_floats": self._link_floats}
+        return {"rounds": torch.tensor(self._rounds, device=CPU), "link_floats": self._link_floats}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
@@ -318,7 +322,12 @@ class Network:
         if not self._sparse:
             return links.new_zeros(size).index_put(tuple(places), entries)
         return torch.sparse_coo_tensor(
-            places, entries, size, is_coalesced=True, check_invariants=False
+            places,
+            entries,
+            size,
+            device=links.device,
+            is_coalesced=True,
+            check_invariants=False,
         )
 
     def _no_server(self) -> ValueError:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_option
+from fedsurf.common.devices import CPU
 from fedsurf.network.config import LostWeights, Shift
 
 MAX_DENSE_NODES = 64
@@ -78,7 +79,9 @@ def second_eigenvalue(operator: Tensor) -> float:
         mixed: np.ndarray = (operator @ column).flatten().numpy() - vector.mean()
         return mixed
 
-    start = torch.randn(nodes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = torch.randn(
+        nodes, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device=CPU
+    )
     matrix = LinearOperator((nodes, nodes), matvec=deflated, dtype=np.float64)
     found = eigsh(matrix, k=1, ncv=100, v0=start.numpy(), return_eigenvectors=False)
     return float(abs(found[0]))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import SHARED, Streams
 from fedsurf.network.config import Calling, Shift
 from fedsurf.network.facts import Facts
@@ -97,13 +98,16 @@ class StarNetwork(Network):
         super().reset(generator)
         # Agents of the round whose download, or whose upload, is sent and lost, and the rest of a pass.
         self._lost_downloads = self._lost_uploads = self._waiting = torch.empty(
-            0, dtype=torch.int64
+            0, dtype=torch.int64, device=CPU
         )
         self._passes = 0
 
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, as named tensors."""
-        return super().state() | {"waiting": self._waiting, "passes": torch.tensor(self._passes)}
+        return super().state() | {
+            "waiting": self._waiting,
+            "passes": torch.tensor(self._passes, device=CPU),
+        }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
@@ -167,7 +171,7 @@ class StarNetwork(Network):
         """
         drawn = self._draw()
         self._rounds += 1
-        none = torch.zeros(self.links.shape[1], dtype=torch.bool)
+        none = torch.zeros(self.links.shape[1], dtype=torch.bool, device=CPU)
         lost_down, lost_up = (none if lost.links is None else lost.links).reshape(2, -1)[:, drawn]
         away = (none if lost.unsent is None else lost.unsent).reshape(2, -1)[:, drawn].all(0)
         arrive = ~(lost_down | lost_up)

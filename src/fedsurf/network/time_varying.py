@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_whole
+from fedsurf.common.devices import CPU
 from fedsurf.network.config import Shift
 from fedsurf.network.facts import Facts
-from fedsurf.network.network import CPU, Network, check_graphs
+from fedsurf.network.network import Network, check_graphs
 from fedsurf.network.operators import LostMessages
 
 
@@ -52,7 +53,9 @@ class TimeVaryingNetwork(Network):
         self._networks = [_CheckedNetwork(graph, shift) for graph in checked]
         # The links of all lists are sorted: those of one graph keep their order among all.
         self._linked = [
-            torch.tensor([graph.has_edge(*link) for link in self.links.T.tolist()]).bool()
+            torch.tensor(
+                [graph.has_edge(*link) for link in self.links.T.tolist()], device=CPU
+            ).bool()
             for graph in checked
         ]
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.common.checks import check_fraction, check_option
+from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
@@ -206,7 +207,7 @@ class DescendingProblem(cooper.ConstrainedMinimizationProblem):
         coefficient = None
         if penalty:
             formulation = cooper.formulations.AugmentedLagrangian
-            strength = torch.tensor(penalty, dtype=dtype)
+            strength = torch.tensor(penalty, dtype=dtype, device=CPU)
             coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(strength)
         self.multiplier = cooper.multipliers.DenseMultiplier(constraints, dtype=dtype)
         self.descending = cooper.Constraint(

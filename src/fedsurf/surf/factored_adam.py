@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from fedsurf.common.devices import CPU
 from fedsurf.unrolled.perceptron import SharedMatrix
 
 NUMBERS_AT_ONCE = 1024 * 1024
@@ -58,7 +59,7 @@ class FactoredAdam(torch.optim.Adam):
     def _moments(self, value: Tensor) -> dict[str, Tensor]:
         if not self.state[value]:
             self.state[value] = {
-                "step": torch.zeros((), dtype=torch.float32),
+                "step": torch.zeros((), dtype=torch.float32, device=CPU),
                 "exp_avg": torch.zeros_like(value),
                 "exp_avg_sq": torch.zeros_like(value),
             }

@@ -24,6 +24,7 @@ from fedsurf.common.checks import (
     check_option,
     check_positive,
 )
+from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import standard_error, within_error
 from fedsurf.common.streams import Streams
@@ -88,7 +89,7 @@ class FixedProblems:
     def training(self, number: int) -> Problem:
         """Return one of the meta-training tasks, drawn at random."""
         choice = seeded(self.seed, "train", number)
-        task_number = int(torch.randint(self.count, (), generator=choice))
+        task_number = int(torch.randint(self.count, (), generator=choice, device=CPU))
         task = self.tasks.train.draw(seeded(self.seed, "train-task", task_number))
         return Problem(task, self.network)
 
@@ -137,7 +138,10 @@ class ValidationRecord:
     @property
     def holding(self) -> list[bool]:
         """Which constraints hold within two standard errors."""
-        slack, error = torch.tensor(self.slack), torch.tensor(self.slack_error)
+        slack, error = (
+            torch.tensor(self.slack, device=CPU),
+            torch.tensor(self.slack_error, device=CPU),
+        )
         held: list[bool] = within_error(slack, error).tolist()
         return held
 
@@ -346,7 +350,7 @@ class MetaTraining:
         first, last = self.config.learning_rate, self.config.final_learning_rate
         if last is None:
             return first
-        share = torch.tensor(min(1.0, self.step_count / self.config.steps))
+        share = torch.tensor(min(1.0, self.step_count / self.config.steps), device=CPU)
         return last + (first - last) * float(0.5 * (1 + torch.cos(torch.pi * share)))
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedsurf.common.devices import CPU
 from fedsurf.tasks.task import Examples
 
 MAX_ORDINARY_SIZE = 4_000_000
@@ -68,7 +69,7 @@ class UnpaddedExamples(Examples):
         if len(set(self.sizes)) == 1:  # nothing to pad or copy
             each = (self.agents, self.sizes[0])
             return Examples(self.rows.reshape(*each, *self.shape), self.labels.reshape(each))
-        return self.trimmed(torch.arange(self.agents))
+        return self.trimmed(torch.arange(self.agents, device=CPU))
 
     @property
     def agents(self) -> int:
@@ -101,7 +102,7 @@ class UnpaddedExamples(Examples):
 
     def place(self, agent: int, example: int) -> tuple[int, int]:
         """Return the agent of a row, and the position among its examples."""
-        ends = torch.tensor(self.sizes).cumsum(0)
+        ends = torch.tensor(self.sizes, device=CPU).cumsum(0)
         agent = int(torch.searchsorted(ends, example, right=True))
         return agent, example - int(ends[agent]) + self.sizes[agent]
 
@@ -142,8 +143,8 @@ def group_agents(examples: Examples) -> tuple[Tensor, ...]:
     """
     extents, features = examples.extents, examples.features
     if len(extents) * max(extents, default=0) * features <= MAX_ORDINARY_SIZE:
-        return (torch.arange(len(extents)),)
-    sizes, order = torch.tensor(extents).sort(descending=True, stable=True)
+        return (torch.arange(len(extents), device=CPU),)
+    sizes, order = torch.tensor(extents, device=CPU).sort(descending=True, stable=True)
     begins, padding, held, largest = [], 0, 0, int(sizes[0])
     for place, size in enumerate(sizes.tolist()):
         padding += (largest - size) * features

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.tasks.config import AgentWeighting
 
@@ -112,10 +113,11 @@ class Examples:
         return Examples(self.x[row, chosen], self.y[row, chosen])
 
     def of(self, agents: Tensor) -> "Examples":
-        """Return the examples of some agents, numbered by `agents`."""
-        mask = None if self.mask is None else self.mask[agents]
-        host = None if self.host_mask is None else self.host_mask[agents.cpu()]
-        return Examples(self.x[agents], self.y[agents], mask)._with_host_mask(host)
+        """Return the examples of some agents, whose numbers are on the CPU."""
+        there = agents.to(self.x.device)
+        mask = None if self.mask is None else self.mask[there]
+        host = None if self.host_mask is None else self.host_mask[agents]
+        return Examples(self.x[there], self.y[there], mask)._with_host_mask(host)
 
     def cropped(self, size: int) -> "Examples":
         """Return the first `size` places of every agent; some may be padding."""
@@ -183,7 +185,7 @@ class Examples:
             all_y[agent, : len(y)] = y
         if min(sizes) == longest:
             return Examples(all_x, all_y)
-        mask = torch.arange(longest) < torch.tensor(sizes)[:, None]
+        mask = torch.arange(longest, device=CPU) < torch.tensor(sizes, device=CPU)[:, None]
         return Examples(all_x, all_y, mask.to(all_x.device))._with_host_mask(mask)
 
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import SharedStart, Start, State, fan_ins, own_state
 from fedsurf.algorithms.checks import check_fits
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
@@ -169,7 +170,7 @@ class GradientTransfer(nn.Module):
         self.first = drawn_linear(inputs, config.width, 0.5, generator)
         self.second = drawn_linear(config.width, len(CONTROLS), 0.05, generator)
         with torch.no_grad():
-            self.second.bias.copy_(torch.tensor(list(CONTROLS.values())))
+            self.second.bias.copy_(torch.tensor(list(CONTROLS.values()), device=CPU))
 
     def on(
         self, model: Model, rounds: int | None = None, start: Start | None = None

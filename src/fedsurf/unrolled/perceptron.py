@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsurf.common.devices import CPU
 from fedsurf.tasks.task import Examples
 from fedsurf.unrolled.config import Activation
 
@@ -49,9 +50,9 @@ class Perceptron(nn.Module):
         super().__init__()
         self._activation = _ACTIVATIONS[activation]
         bound = (parameters + batch) ** -0.5
-        matrix = torch.empty(parameters, parameters + batch)
+        matrix = torch.empty(parameters, parameters + batch, device=CPU)
         self.matrix = SharedMatrix(matrix.uniform_(-bound, bound, generator=generator))
-        offset = torch.empty(parameters)
+        offset = torch.empty(parameters, device=CPU)
         self.offset = nn.Parameter(offset.uniform_(-bound, bound, generator=generator))
 
     def forward(self, weights: Tensor, flat_batch: Tensor) -> Tensor:

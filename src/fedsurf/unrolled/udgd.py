@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedsurf.algorithms.algorithm import Start, State
 from fedsurf.algorithms.checks import check_fits
 from fedsurf.common.checks import check_count, check_kind, check_option
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
 from fedsurf.network import Network
@@ -41,7 +42,7 @@ class GraphFilter(nn.Module):
     def __init__(self, order: int) -> None:
         super().__init__()
         self.order = order
-        self.taps = nn.Parameter(torch.full((order + 1,), 1 / (order + 1)))
+        self.taps = nn.Parameter(torch.full((order + 1,), 1 / (order + 1), device=CPU))
 
     def forward(self, weights: Tensor, network: Network) -> Tensor:
         """Filter `weights[rows, parameters]` in `order` rounds.

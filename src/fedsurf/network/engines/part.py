@@ -12,8 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedsurf.common.devices import CPU
 from fedsurf.network.facts import Facts
-from fedsurf.network.network import CPU, Called, Network
+from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
 

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from fedsurf.common.devices import CPU
 from fedsurf.unrolled.transferable.summaries import DESCRIPTION_SIZE
 
 SCHEDULE_SIZE = 7
@@ -70,7 +71,7 @@ class Controller(nn.Module):
         self.class_in = drawn_linear(CLASS_SIZE + CONTEXT_SIZE, class_width, 0.5, generator)
         self.class_out = drawn_linear(class_width, 2, 0.05, generator)
         with torch.no_grad():
-            self.round_out.bias[: len(CONTROLS)] = torch.tensor(list(CONTROLS.values()))
+            self.round_out.bias[: len(CONTROLS)] = torch.tensor(list(CONTROLS.values()), device=CPU)
             self.class_out.bias[1] = 0.5
 
     def controls(
@@ -129,7 +130,9 @@ def drawn_linear(inputs: int, outputs: int, gain: float, generator: torch.Genera
     # The constructor would draw from the global generator.
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     with torch.no_grad():
-        layer.weight.copy_(torch.randn(outputs, inputs, generator=generator) * gain / inputs**0.5)
+        layer.weight.copy_(
+            torch.randn(outputs, inputs, generator=generator, device=CPU) * gain / inputs**0.5
+        )
         layer.bias.zero_()
     return layer
 

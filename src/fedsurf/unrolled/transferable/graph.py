@@ -272,7 +272,8 @@ def neighbour_share(network: Network) -> Tensor:
 def mixing_weights(mixing: Tensor) -> tuple[Tensor, Tensor]:
     """Bound the controls `[agents, MIXING]`: κ, `[agents, 1]`, and the weights of Sφ, φ, W and W_prev."""
     below, above = (
-        torch.tensor(limits, dtype=mixing.dtype, device=mixing.device) for limits in zip(*MIXING_LIMITS.values(), strict=True)
+        torch.tensor(limits, dtype=mixing.dtype, device=mixing.device)
+        for limits in zip(*MIXING_LIMITS.values(), strict=True)
     )
     mixing = bounded(mixing, below, above)
     memory = mixing[:, 1:]

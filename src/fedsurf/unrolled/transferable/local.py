@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.tasks.groups import join_groups, split_groups
 from fedsurf.tasks.task import Examples
@@ -122,7 +123,7 @@ class LocalExamples:
             seen *= present
         labels = x.new_zeros(agents, classes, rows.shape[1])
         labels[:, :, :most] = (functional.one_hot(examples.y, classes) * present).mT
-        places = torch.zeros(agents, rows.shape[1], dtype=torch.bool)
+        places = torch.zeros(agents, rows.shape[1], dtype=torch.bool, device=CPU)
         places[:, :most] = True if examples.host_mask is None else examples.host_mask
         own = rows[:, :, :-1]
         wide = features > rows.shape[1]

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from fedsurf.common.devices import CPU
 from fedsurf.tasks.groups import group_agents, join_groups
 from fedsurf.tasks.task import Examples
 from fedsurf.unrolled.transferable.local import Groups, LocalExamples, sketches
@@ -91,7 +92,7 @@ def parts_of(examples: Examples, rows: Tensor | None) -> tuple[Groups, list[Exam
     groups = group_agents(examples)
     if len(groups) == 1:
         chosen = examples if rows is None else examples.of(rows)
-        return (torch.arange(chosen.agents),), [chosen]
+        return (torch.arange(chosen.agents, device=CPU),), [chosen]
     if rows is None:
         return groups, [examples.trimmed(agents) for agents in groups]
     found = [torch.isin(rows, agents).nonzero().flatten() for agents in groups]

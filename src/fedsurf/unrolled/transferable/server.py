@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.algorithm import ServerState
+from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.network.network import Called
@@ -95,7 +96,7 @@ def first_call(
         spreads=zero.new_zeros(network.servers, spreads.shape[1], dtype=torch.float64),
         base=base,
         unit=unit,
-        informed=torch.zeros(network.facts.agents, dtype=torch.bool),
+        informed=torch.zeros(network.facts.agents, dtype=torch.bool, device=CPU),
         reports=0,
         rounds=0,
     )

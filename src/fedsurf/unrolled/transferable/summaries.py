@@ -21,10 +21,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.unrolled.transferable.local import Groups, LocalExamples, by_group
 
-CPU = torch.device("cpu")
 SUMS_SIZE = 7
 """Numbers that describe an agent's data, after those of the classes."""
 PROGRESS_SIZE = 4
@@ -52,7 +52,9 @@ def sketch_directions(
     """Return Ω, orthonormal columns that depend on the number of features only, `[features, k]`."""
     if features <= max(MAX_WHOLE_FEATURES, 2 * width):
         return torch.eye(features, dtype=dtype, device=device)
-    random = torch.randn(features, width, generator=seeded(features, "sketch"), dtype=torch.float64)
+    random = torch.randn(
+        features, width, generator=seeded(features, "sketch"), dtype=torch.float64, device=CPU
+    )
     basis: Tensor = torch.linalg.qr(random).Q
     return basis.to(device, dtype)
 
