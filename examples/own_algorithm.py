@@ -27,7 +27,7 @@ STEP_SIZES = (0.01, 0.03, 0.1, 0.3, 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class MomentumState(State):
-    """The weights, and a velocity for each of them, `[nodes, parameters]`."""
+    """The weights, and a velocity for each of them, `[rows, parameters]`."""
 
     velocity: Tensor
 
@@ -47,11 +47,11 @@ class MomentumDGD:
         return "DGD with momentum"
 
     def init(
-        self, task: fedsurf.Task, network: fedsurf.Network, generator: torch.Generator
+        self, task: fedsurf.Task, network: fedsurf.Network, streams: fedsurf.Streams
     ) -> MomentumState:
         """Draw W_0 and begin at rest."""
         check_fits(task, network, self.model)
-        weights = fedsurf.Start().draw(network, self.model, generator, task.train.x.dtype)
+        weights = fedsurf.Start().draw(self.model, streams, task.train.x)
         return MomentumState(weights=weights, velocity=torch.zeros_like(weights))
 
     def step(
@@ -59,11 +59,11 @@ class MomentumDGD:
         state: State,
         task: fedsurf.Task,
         network: fedsurf.Network,
-        generator: torch.Generator,
+        streams: fedsurf.Streams,
     ) -> MomentumState:
         """Return S·W − β v with v = momentum · v + ∇f(W), row by row."""
         state = own_state(state, MomentumState)
-        batch = task.train.draw(self.batch_size, generator)
+        batch = task.train.draw(self.batch_size, network.agent_rows(streams))
         gradient = node_gradient(self.model, network, state.weights, batch)
         velocity = self.momentum * state.velocity + gradient
         weights = network.mix(state.weights) - self.step_size * velocity
