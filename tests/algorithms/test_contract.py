@@ -20,7 +20,7 @@ from torch import nn
 
 from fedsurf.algorithms import Start, State
 from fedsurf.algorithms.gossip import AveragingMethod
-from fedsurf.algorithms.server import ServerMethod
+from fedsurf.algorithms.server import RoundState, ServerMethod
 from fedsurf.evaluation.methods import METHODS
 from fedsurf.evaluation.run import Trajectories, run
 from fedsurf.models import ModuleModel, SoftmaxHead
@@ -338,10 +338,13 @@ def test_a_task_of_another_number_of_agents_is_refused(subject):
 def test_the_state_of_another_method_is_refused(subject):
     method, task, network = subject.algorithm(), subject.task(11), subject.network()
     kind = type(begin(method, task, network))
-    if kind is not State:
-        other = State(torch.zeros(network.nodes, PARAMETERS, dtype=torch.float64))
-        with pytest.raises(TypeError, match=rf"^state: got a State, .* {kind.__name__} "):
-            advance(method, other, task, network)
+    weights = torch.zeros(network.nodes, PARAMETERS, dtype=torch.float64)
+    others = [State(weights), RoundState(weights[:1], total=weights.new_tensor(AGENTS))]
+    for other in others[: 1 + isinstance(method, ServerMethod)]:
+        if kind not in (State, type(other)):
+            wanted = rf"^state: got a {type(other).__name__}, .* {kind.__name__} "
+            with pytest.raises(TypeError, match=wanted):
+                advance(method, other, task, network)
 
 
 @every_method

@@ -5,10 +5,11 @@ import torch
 from random_data import seeded
 from test_rows_anywhere import FAULTS, ROUNDS, SUBJECTS, task
 
+from fedsurf.algorithms import State
 from fedsurf.algorithms.saving import load_state, save_state
 from fedsurf.common.files import FileError
 from fedsurf.common.streams import Streams
-from fedsurf.network import with_faults
+from fedsurf.network import StarNetwork, with_faults
 
 
 def begin(subject):
@@ -51,3 +52,13 @@ def test_a_state_of_another_method_or_task_is_refused_and_changes_nothing(tmp_pa
     with pytest.raises(FileError, match="weights: got"):
         load_state(tmp_path / "state", smaller, network)
     assert network.rounds == 1
+
+
+def test_a_server_that_calls_in_turn_goes_on_in_the_middle_of_a_pass(tmp_path):
+    star, again = (StarNetwork(5, 2, seeded(0), calling="in-turn") for _ in range(2))
+    for _ in range(3):  # of the second pass, four agents are left
+        star.call()
+    save_state(tmp_path / "state", State(torch.zeros(6, 2)), star)
+    load_state(tmp_path / "state", State(torch.zeros(6, 2)), again)
+    for _ in range(5):
+        assert star.call().agents.tolist() == again.call().agents.tolist()
