@@ -43,6 +43,7 @@ class FedAdam(FedAvg):
     """
 
     name = "FedAdam"
+    state_kind = FedAdamState
     server_step_size: float = 0.1
     """The server's step η."""
     beta1: float = 0.9

@@ -39,6 +39,7 @@ class FedAvgM(FedAvg):
     """
 
     name = "FedAvgM"
+    state_kind = FedAvgMState
     momentum: float = 0.9
     """The server's momentum β; with 0, and a server's step of 1, it is FedAvg."""
     server_step_size: float = 1.0

@@ -51,6 +51,7 @@ class FedDyn(ServerMethod):
     """
 
     name = "FedDyn"
+    state_kind = FedDynState
     alpha: float = 0.1
     """The regulariser's strength α. With `step_size · alpha` above 2 the steps grow."""
 

@@ -57,6 +57,7 @@ class MOON(FedAvg):
     """
 
     name = "MOON"
+    state_kind = MOONState
     mu: float = 1.0
     """The contrastive term's strength μ (0.1, 1, 5 and 10 in the paper); 0 is FedAvg."""
     temperature: float = 0.5

@@ -52,6 +52,7 @@ class SCAFFOLD(ServerMethod):
     """
 
     name = "SCAFFOLD"
+    state_kind = SCAFFOLDState
     server_step_size: float = 1.0
     """The server's step η_g; `step_size` is the agents' η_l."""
 

@@ -81,6 +81,8 @@ class Replies:
 class ServerMethod(ClassicalMethod):
     """A method through a server, with one round a step; all agents start at the server's W_0."""
 
+    state_kind: ClassVar[type[RoundState]] = RoundState
+
     local_steps: int = 6
     """Gradient steps of a called agent in a round, K."""
     step_size: float = 0.1
@@ -131,7 +133,7 @@ class ServerMethod(ClassicalMethod):
 
     def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Take a round: message, work and replies of the called agents, update."""
-        state = own_state(state, RoundState)
+        state = own_state(state, self.state_kind)
         called = network.call()
         here = called.here.to(task.train.x.device)
         work = Work(task.train.of(called.here), network.agent_rows(streams)[called.here])

@@ -33,7 +33,7 @@ class Called:
     """The agents that a server calls in a round; everybody knows all of them."""
 
     agents: Tensor
-    """The ids of all of them, int64 `[all called]`."""
+    """The ids of all of them, ascending, int64 `[all called]`."""
     here: Tensor
     """The rows, among the agents that live here, of those that do, int64 `[called]`, in the same order."""
 

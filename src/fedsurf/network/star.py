@@ -7,6 +7,7 @@ from functools import cached_property
 import networkx as nx
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
 from fedsurf.common.devices import CPU
@@ -103,16 +104,18 @@ class StarNetwork(Network):
         self._passes = 0
 
     def state(self) -> dict[str, Tensor]:
-        """Return what the next round depends on, as named tensors."""
+        """Return what the next round depends on, as named tensors; `waiting` is padded by −1."""
+        waiting = functional.pad(self._waiting, (0, self.agents - len(self._waiting)), value=-1)
         return super().state() | {
-            "waiting": self._waiting,
+            "waiting": waiting,
             "passes": torch.tensor(self._passes, device=CPU),
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
         super().restore(state)
-        self._waiting, self._passes = state["waiting"], int(state["passes"])
+        waiting = state["waiting"]
+        self._waiting, self._passes = waiting[waiting >= 0], int(state["passes"])
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
@@ -179,7 +182,7 @@ class StarNetwork(Network):
             arrive[0] = True
         self._lost_downloads = drawn[~arrive & ~away]
         self._lost_uploads = drawn[~arrive & ~away & ~lost_down]
-        return Called.of(drawn[arrive], self.agent_rows(self.ids))
+        return Called.of(drawn[arrive].sort().values, self.agent_rows(self.ids))
 
     def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[1, …]` to called agents, and return what they receive, `[called, …]`.
