@@ -512,7 +512,8 @@ def test_a_server_always_works_with_at_least_one_agent(network):
     inner = network.inner
     for agents in drawn(inner.agents, inner.reporting, 2, 20):
         called = network.call()
-        assert called.agents.tolist() == agents[:1]
+        assert len(called) == 1
+        assert called.agents.tolist()[0] in agents
         network.download(torch.zeros(1, 3), called)
         network.upload(torch.zeros(1, 3), called)
     assert network.floats == 20 * 2 * 3
