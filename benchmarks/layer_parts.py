@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsurf import STUDIES, Model, Study, generator
+from fedsurf import STUDIES, Model, Streams, Study, generator
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.files import read_json
 from fedsurf.common.statistics import finite, standard_error
@@ -45,14 +45,9 @@ from fedsurf.tasks.features import fingerprint
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import TransferableConfig
 from fedsurf.unrolled.transferable.controller import LENGTHS, MIXING, Controller
-from fedsurf.unrolled.transferable.local import split_rows
-from fedsurf.unrolled.transferable.newton import LocalProblem, LocalUpdate
-from fedsurf.unrolled.transferable.optimizer import (
-    LOCAL_STEPS,
-    Transferable,
-    TransferableAlgorithm,
-    TransferState,
-)
+from fedsurf.unrolled.transferable.graph import TransferState
+from fedsurf.unrolled.transferable.newton import LocalUpdate
+from fedsurf.unrolled.transferable.optimizer import LOCAL_STEPS, Transferable, TransferableAlgorithm
 from fedsurf.unrolled.transferable.summaries import curvature
 
 WHOLE = "whole"
@@ -167,24 +162,21 @@ class PartialAlgorithm(TransferableAlgorithm):
 
     optimizer: "Partial"
 
-    def local_update(
-        self, network: Network, when: Tensor, generator: torch.Generator
-    ) -> partial[LocalUpdate]:
+    def local_update(self, network: Network, when: Tensor) -> partial[LocalUpdate]:
         """Return the local work of a round."""
-        whole = super().local_update(network, when, generator)
+        whole = super().local_update(network, when)
         return partial(whole, steps=self.optimizer.lack.local_steps)
 
     def round(
-        self, state: TransferState, task: Task, network: Network, generator: torch.Generator
+        self, state: TransferState, task: Task, network: Network, streams: Streams
     ) -> TransferState:
         """Take one round."""
-        state = super().round(state, task, network, generator)
+        state = super().round(state, task, network, streams)
         if not self.optimizer.lack.moments:
             return state
         directions = self.directions(network, state.head)
-        own = curvature(state.own_sums, state.own_moments, directions, state.varying)
-        pairs = zip(state.examples, split_rows(own, state.groups), strict=True)
-        return replace(state, problems=tuple(LocalProblem.of(*pair) for pair in pairs))
+        axes, values, rest = curvature(state.own_sums, state.own_moments, directions, state.varying)
+        return replace(state, axes=axes, values=values, rest=rest)
 
 
 class Partial(Transferable):
@@ -198,7 +190,7 @@ class Partial(Transferable):
     def on(self, model: Model, *settings: Any, **named: Any) -> PartialAlgorithm:
         """Return the algorithm that trains `model`."""
         whole = super().on(model, *settings, **named)
-        return PartialAlgorithm(*(getattr(whole, one.name) for one in fields(whole)))
+        return PartialAlgorithm(*(getattr(whole, one.name) for one in fields(whole) if one.init))
 
 
 @dataclass(frozen=True)

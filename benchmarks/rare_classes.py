@@ -21,7 +21,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 import fedsurf
-from fedsurf import SoftmaxHead, generator
+from fedsurf import SoftmaxHead, Streams, generator
 from fedsurf.common.threads import limit_threads
 from fedsurf.estimator.federations import federation_network
 from fedsurf.tasks.task import Examples, Task
@@ -86,9 +86,10 @@ def trained(task: Task, *, ease_rare: bool) -> Tensor:
     network = federation_network("regular", range(AGENTS), generator(0, "rare"), degree=3)
     head = SoftmaxHead(task.features, task.classes)
     algorithm = fedsurf.load().on(head, ROUNDS, ease_rare=ease_rare)
-    state = algorithm.init(task, network, generator(0, "rare"))
-    for _ in range(algorithm.steps):
-        state = algorithm.step(state, task, network, generator(0, "rare"))
+    streams = Streams(0, network.ids, "rare")
+    state = algorithm.init(task, network, streams.at("start"))
+    for step in range(algorithm.steps):
+        state = algorithm.step(state, task, network, streams.at("step", step))
     return state.weights.mean(0, keepdim=True)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedsurf import NetworkConfig, SoftmaxHead, Start, TaskConfig, generator, make_network
+from fedsurf import NetworkConfig, SoftmaxHead, Start, Streams, TaskConfig, generator, make_network
 from fedsurf.evaluation.methods import METHODS
 from fedsurf.network import GraphConfig
 from fedsurf.tasks.distribution import TaskDistribution
@@ -72,8 +72,9 @@ def main() -> None:
         network = server if method.runs_on == "server" else graph
         model = Counting(features, 10)
         algorithm = method.make(model, Start(), method.defaults)
-        random = generator(0, "steps")
-        state = algorithm.step(algorithm.init(task, network, random), task, network, random)
+        streams = Streams(0, network.ids)
+        state = algorithm.init(task, network, streams.at("start"))
+        state = algorithm.step(state, task, network, streams.at("step", 0))
         model.asked.clear()
         mixed: list[Tensor] = []
         original = network.mix
@@ -83,7 +84,7 @@ def main() -> None:
             return original(values, *rest, **named)  # noqa: B023
 
         network.mix = recording  # type: ignore[method-assign,assignment]
-        algorithm.step(state, task, network, random)
+        algorithm.step(state, task, network, streams.at("step", 1))
         network.mix = original  # type: ignore[method-assign]
         operator = network.operator(torch.float32)
         products = [
@@ -100,7 +101,11 @@ def main() -> None:
 
         if not products and not mixed:
             continue
-        step = seconds(lambda: algorithm.step(state, task, network, random), options.repeats)  # noqa: B023
+
+        def again() -> None:
+            algorithm.step(state, task, network, streams.at("step", 1))  # noqa: B023
+
+        step = seconds(again, options.repeats)
         floor = seconds(bare, options.repeats)
         print(
             f"{method.title:20s} {1000 * step:8.2f} ms a round, {len(products):2d} gradients and "

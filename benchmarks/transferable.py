@@ -33,6 +33,7 @@ from fedsurf import (
     UDGD,
     NetworkConfig,
     SoftmaxHead,
+    Streams,
     TaskConfig,
     Transferable,
     generator,
@@ -111,12 +112,13 @@ def one_run(tasks: TaskDistribution, network: Network, model: SoftmaxHead, repea
     task = tasks.draw(generator(0, "task"))
     optimizer = Transferable(PretrainConfig().optimizer, generator(0, "parameters"))
     algorithm = optimizer.on(model, rounds=20)
+    streams = Streams(0, network.ids, "run")
 
     def run() -> None:
         network.reset()
-        state = algorithm.init(task, network, generator(0, "run"))
-        for _ in range(algorithm.steps):
-            state = algorithm.step(state, task, network, generator(0, "run"))
+        state = algorithm.init(task, network, streams.at("start"))
+        for step in range(algorithm.steps):
+            state = algorithm.step(state, task, network, streams.at("step", step))
 
     run()  # what is found once for a network is no part of a run
     with Writing() as writing:

@@ -63,7 +63,7 @@ def main() -> None:
     usual = layer_graph.SWINGING_EIGENVALUE
     for name, one in GRAPHS.items():
         graph = nx.convert_node_labels_to_integers(one)
-        lowest = Network(graph, "metropolis").lowest_eigenvalue
+        lowest = Network(graph, "metropolis").facts.spectrum.lowest_eigenvalue
         for single in (False, True):
             cells = [name, f"{lowest:.2f}", "one" if single else "all"]
             for bound in (usual, -1.0):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import random_data
 import torch
-from running import lopsided_graph
+from running import begin, lopsided_graph, streams
 
 from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead
@@ -16,6 +16,7 @@ from fedsurf.network import Network
 from fedsurf.pretrained.config import WideConfig
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
 from fedsurf.unrolled import Transferable, TransferableConfig
+from fedsurf.unrolled.transferable import graph
 from fedsurf.unrolled.transferable.controller import (
     CLASS_SIZE,
     CONTEXT_SIZE,
@@ -66,9 +67,9 @@ def after(optimizer, task, rounds):
     """Return the state after the first `rounds` rounds, and the network."""
     network = Recording(lopsided_graph())
     algorithm = optimizer.on(SoftmaxHead(FEATURES, CLASSES), ROUNDS)
-    state = algorithm.init(task, network, random_data.seeded(0))
-    for _ in range(rounds):
-        state = algorithm.round(state, task, network, random_data.seeded(1))
+    state = begin(algorithm, task, network)
+    for number in range(rounds):
+        state = algorithm.round(state, task, network, streams(network, 0, number))
     return state, network
 
 
@@ -155,11 +156,14 @@ def test_one_local_step_is_one(parts, name, monkeypatch):
 @pytest.mark.parametrize("name", ["whole", "shared-moment"])
 def test_without_the_shared_moment_agents_know_that_of_their_own_examples(parts, name):
     task = task_of(train=12)
-    state, _ = after(optimizer_of(parts, parts.VARIANTS[name]), task, 4)
-    x = task.train.x - state.examples[0].centre[:, None]
+    optimizer = optimizer_of(parts, parts.VARIANTS[name])
+    state, network = after(optimizer, task, 4)
+    x = task.train.x - state.centre[:, None]
     values = torch.linalg.eigvalsh(x.mT @ x / x.shape[1])
-    found = state.problems[0].curvature.values
-    assert torch.allclose(found, values) == (name == "shared-moment")
+    algorithm = optimizer.on(SoftmaxHead(FEATURES, CLASSES), ROUNDS)
+    directions = algorithm.directions(network, state.head)
+    _, found = graph.problems(algorithm, state, task, directions)
+    assert torch.allclose(found[0].curvature.values, values) == (name == "shared-moment")
 
 
 @pytest.fixture(scope="module")
