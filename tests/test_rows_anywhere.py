@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-import networkx as nx
 import pytest
 import torch
-from random_data import seeded, task as draw_task
+from random_data import seeded
 from torch import nn
 
 from fedsurf.algorithms import Start
@@ -13,10 +12,16 @@ from fedsurf.common.streams import Streams
 from fedsurf.evaluation.methods import METHODS
 from fedsurf.evaluation.run import run
 from fedsurf.models import ModuleModel, SoftmaxHead
-from fedsurf.network import FaultConfig, GraphConfig, Network, NetworkConfig, make_network, with_faults
+from fedsurf.network import (
+    FaultConfig,
+    GraphConfig,
+    NetworkConfig,
+    make_network,
+    with_faults,
+)
 from fedsurf.network.engines.memory import run_parts
 from fedsurf.tasks.task import Examples, Task
-from fedsurf.unrolled import Transferable, UDGD, UDGDConfig
+from fedsurf.unrolled import UDGD, Transferable, UDGDConfig
 from fedsurf.unrolled.config import GradientTransferConfig, TransferableConfig
 from fedsurf.unrolled.module_layer import GradientTransfer
 
@@ -91,7 +96,7 @@ def task(dtype):
         y = torch.randint(CLASSES, (size,), generator=random)
         centre = torch.randn(FEATURES, generator=random, dtype=torch.float64)
         noise = torch.randn(size, FEATURES, generator=random, dtype=torch.float64)
-        scale = torch.tensor([1.0, 3.0, 1.0, 50.0, 0.2], dtype=torch.float64)
+        scale = torch.tensor([1.0, 2.0, 1.0, 5.0, 0.5], dtype=torch.float64)
         xs.append(scale * (noise + y[:, None] + 0.3 * centre))
         ys.append(y)
     examples = Examples.pad(xs, ys)
