@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedsurf.cli.tables import layers_table, methods_table, reached_table, scores_table
 from fedsurf.common.writing import write_json
-from fedsurf.evaluation.comparison import Comparison
+from fedsurf.evaluation.compare import Comparison
 from fedsurf.evaluation.config import SHOWN_ROUNDS, StudyConfig
 from fedsurf.evaluation.evaluate import evaluate
 from fedsurf.evaluation.experiment import Experiment

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedsurf.analysis.audit import Audit
     from fedsurf.analysis.certificate import Certificate
-    from fedsurf.evaluation.comparison import Comparison
+    from fedsurf.evaluation.compare import Comparison
     from fedsurf.evaluation.evaluate import Evaluation
     from fedsurf.evaluation.scores import Score
     from fedsurf.paper.claims import Claim
