@@ -15,7 +15,7 @@ from scipy import stats
 
 from fedsurf import Experiment, certify
 from fedsurf.analysis.certificate import Bound, certificate_of
-from fedsurf.analysis.figures import certificate_figure
+from fedsurf.analysis.charts import certificate_figure
 from fedsurf.evaluation.evaluate import measure_descent
 from fedsurf.surf import DescentConfig
 

@@ -16,7 +16,7 @@ from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator
 from fedsurf.common.writing import lock_folder
 from fedsurf.models import SoftmaxHead
-from fedsurf.paper import making
+from fedsurf.paper import makers
 from fedsurf.paper.artefacts import (
     SURF_T,
     Artifact,
@@ -30,8 +30,8 @@ from fedsurf.paper.artefacts import (
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import Pace, duration_text, seconds_of, total_seconds
 from fedsurf.paper.figures import FIGURES, figures_named
-from fedsurf.paper.figures.figure import UNTUNED
-from fedsurf.paper.making import StepTimer
+from fedsurf.paper.figures.figure import UNTUNED_KINDS
+from fedsurf.paper.makers import StepTimer
 from fedsurf.paper.report import deviations, write_report
 from fedsurf.paper.reproduce import in_order, make_in_processes, reproduce
 from fedsurf.paper.sizes import SIZES, parameters_of
@@ -88,7 +88,7 @@ def test_classical_methods_run_twice_and_the_pretrained_optimizer_once(made, nam
     for panel in panels:
         here = [curve for curve in curves if curve["panel"] == panel]
         tuned = {curve["label"] for curve in here if curve["kind"] == "tuned"}
-        untuned = {curve["label"] for curve in here if curve["kind"] in UNTUNED}
+        untuned = {curve["label"] for curve in here if curve["kind"] in UNTUNED_KINDS}
         assert tuned == untuned
         assert len(tuned) == (5 if name == "speed-star" else 3)
         assert [curve["label"] for curve in here].count(SURF_T) == 1
@@ -409,7 +409,7 @@ def test_reports_escape_names_of_files(tmp_path):
 
 def test_the_seconds_of_a_step_do_not_include_validations(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(making, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(makers, "perf_counter", lambda: now[0])
     file = tmp_path / "pace.json"
     timer = StepTimer(file)
     now[0] += 50  # the work before the first step

@@ -176,7 +176,7 @@ class Certificate:
 
     def write(self, folder: Path) -> None:
         """Write certificate.json, certificate.csv, certificate.png and certificate.svg."""
-        from fedsurf.analysis.figures import certificate_figure
+        from fedsurf.analysis.charts import certificate_figure
         from fedsurf.evaluation.plots import save
 
         write_json(folder / "certificate.json", self.to_dict())

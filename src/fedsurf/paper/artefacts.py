@@ -148,7 +148,7 @@ class ArtifactStore:
 
     def make(self, artifact: Artifact) -> float:
         """Make an artefact unless it is finished; return the seconds that it took."""
-        from fedsurf.paper.making import MAKERS
+        from fedsurf.paper.makers import MAKERS
 
         start = perf_counter()
         if not self.has(artifact):

@@ -11,7 +11,7 @@ from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import run
 from fedsurf.paper.artefacts import Artifact
-from fedsurf.paper.making import features_of, study_of
+from fedsurf.paper.makers import features_of, study_of
 from fedsurf.paper.sizes import Size
 from fedsurf.surf.training import FixedProblems, MetaTraining
 

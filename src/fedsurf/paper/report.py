@@ -24,16 +24,16 @@ from fedsurf.paper.artefacts import describe, finished_in, read_about, slug, sou
 from fedsurf.paper.claims import Claim, count_text
 from fedsurf.paper.figures import FIGURES
 from fedsurf.paper.figures.drawing import draw_learning_curves
-from fedsurf.paper.figures.figure import UNTUNED
-from fedsurf.paper.making import PACE_FILE
+from fedsurf.paper.figures.figure import UNTUNED_KINDS
+from fedsurf.paper.makers import PACE_FILE
 from fedsurf.paper.sizes import SIZES, parameters_of
 from fedsurf.surf.loop import RunFolder
 
 MAX_TIMES = 12
 """Artefacts whose time is shown, the longest."""
-KIND = "JSON of a reproduction"
+FILE_KIND = "JSON of a reproduction"
 """Name of the files in errors."""
-NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
+UNSPECIFIED_FIELDS = ("steps", "validate_every", "validation_tasks")
 """Fields of meta-training that the paper does not give."""
 
 Rows = list[list[str]]
@@ -104,7 +104,7 @@ def context_of(
 ) -> dict[str, Any]:
     """Return the values of the templates: texts and formatted numbers, not yet escaped."""
     about = read_about(folder)
-    with reading(folder / "reproduction.json", KIND):
+    with reading(folder / "reproduction.json", FILE_KIND):
         size = SIZES[about["preset"]]
         data = [_data_text(name, one) for name, one in about["data"].items()]
     times = finished_in(folder)
@@ -161,7 +161,7 @@ def deviations(config: ExperimentConfig) -> list[str]:
     kind = config.network.graph.kind
     paper = preset({"erdos-renyi": "paper-random", "star": "paper-star"}.get(kind, "paper-regular"))
     ours, theirs = to_dict(config.surf), to_dict(paper.surf)
-    ours |= {name: theirs[name] for name in NOT_GIVEN}
+    ours |= {name: theirs[name] for name in UNSPECIFIED_FIELDS}
     ours["descent"]["constrained"] = theirs["descent"]["constrained"]
     found = differences(to_dict(paper.optimizer), to_dict(config.optimizer))
     found += differences(theirs, ours)
@@ -180,7 +180,7 @@ def percent(value: float | None, error: float | None = None, sign: str = "") -> 
 def _content_of(path: Path) -> Iterator[Any]:
     """Read a JSON file; errors of the block that uses its content become a `FileError` that names it."""
     content = read_json(path)
-    with reading(path, KIND):
+    with reading(path, FILE_KIND):
         yield content
 
 
@@ -228,7 +228,7 @@ def _method_rows(curves: Sequence[Mapping[str, Any]]) -> Rows:
 
     rows = []
     for curve in curves:
-        if curve["kind"] in ("tuned", *UNTUNED):
+        if curve["kind"] in ("tuned", *UNTUNED_KINDS):
             name = ", ".join(filter(None, [curve["label"], curve["panel"]]))
             settings = [f"{k.replace('_', ' ')} {text(v)}" for k, v in curve["settings"].items()]
             end = curve["points"][-1]

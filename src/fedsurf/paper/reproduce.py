@@ -14,8 +14,8 @@ from fedsurf.paper.artefacts import Artifact, ArtifactStore, open_folder
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import duration_text, measure, total_seconds
 from fedsurf.paper.figures.figure import PaperFigure
-from fedsurf.paper.figures.saved import checksum_of, write_figure
-from fedsurf.paper.making import features_of
+from fedsurf.paper.figures.output import checksum_of, write_figure
+from fedsurf.paper.makers import features_of
 from fedsurf.paper.report import write_report
 from fedsurf.paper.sizes import Size, parameters_of
 from fedsurf.tasks.sources import MissingDataError
