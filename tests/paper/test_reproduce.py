@@ -16,7 +16,6 @@ from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator
 from fedsurf.common.writing import lock_folder
 from fedsurf.models import SoftmaxHead
-from fedsurf.paper import makers
 from fedsurf.paper.artefacts import (
     SURF_T,
     Artifact,
@@ -31,11 +30,9 @@ from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import Pace, duration_text, seconds_of, total_seconds
 from fedsurf.paper.figures import FIGURES, figures_named
 from fedsurf.paper.figures.figure import UNTUNED_KINDS
-from fedsurf.paper.makers import StepTimer
 from fedsurf.paper.report import deviations, write_report
 from fedsurf.paper.reproduce import in_order, make_in_processes, reproduce
 from fedsurf.paper.sizes import SIZES, parameters_of
-from fedsurf.surf.training import ValidationRecord
 from fedsurf.unrolled import UDGD
 
 SMOKE = SIZES["smoke"]
@@ -371,7 +368,7 @@ def test_other_processes_make_the_same_and_their_errors_are_errors_here(made, tm
 
 
 def test_the_estimate_counts_the_steps_of_meta_training():
-    pace = Pace({False: 2.0, True: 3.0}, gradient=0.0, record=0.0, centralised=0.0)
+    pace = Pace({False: 2.0, True: 3.0}, gradient=0.0, record=0.0)
     surf = replace(SMOKE.regular.surf, steps=100, validate_every=200)
     graph = Artifact("optimizer", replace(SMOKE.regular, surf=surf))
     server = Artifact("optimizer", replace(SMOKE.star, surf=surf))
@@ -405,19 +402,3 @@ def test_reports_escape_names_of_files(tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "a|&lt;b&gt;.npz" in page
     assert "<b>" not in page
-
-
-def test_the_seconds_of_a_step_do_not_include_validations(tmp_path, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(makers, "perf_counter", lambda: now[0])
-    file = tmp_path / "pace.json"
-    timer = StepTimer(file)
-    now[0] += 50  # the work before the first step
-    timer.on_start(0, 4)
-    for step in range(1, 5):
-        now[0] += step
-        timer.on_step(None)
-        if step % 2 == 0:
-            now[0] += 30
-            timer.on_validation(ValidationRecord(step, 0.0, 0.0, 0.0, [], [], []), None)
-    assert read(file) == {"steps": 4, "seconds_per_step": 2.5}

@@ -25,7 +25,6 @@ from fedsurf.paper.claims import Claim, count_text
 from fedsurf.paper.figures import FIGURES
 from fedsurf.paper.figures.drawing import draw_learning_curves
 from fedsurf.paper.figures.figure import UNTUNED_KINDS
-from fedsurf.paper.makers import PACE_FILE
 from fedsurf.paper.sizes import SIZES, parameters_of
 from fedsurf.surf.loop import RunFolder
 
@@ -46,8 +45,6 @@ class TrainingState:
     config: ExperimentConfig
     log: list[dict[str, Any]]
     """The validations so far."""
-    seconds: float | None
-    """Seconds of a step."""
 
 
 def write_report(folder: Path) -> dict[str, list[Claim]]:
@@ -92,10 +89,8 @@ def meta_trainings(folder: Path) -> list[TrainingState]:
     found = []
     for run in sorted(path.parent for path in (folder / "runs").glob("*/config.json")):
         config = RunFolder(run).read_config(ExperimentConfig)
-        log, pace = run / "log.jsonl", run / PACE_FILE
-        records = read_json_lines(log) if log.is_file() else []
-        seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
-        found.append(TrainingState(config, records, seconds))
+        log = run / "log.jsonl"
+        found.append(TrainingState(config, read_json_lines(log) if log.is_file() else []))
     return sorted(found, key=lambda state: describe(state.config))
 
 
@@ -191,7 +186,6 @@ def _trained_row(state: TrainingState) -> list[str]:
         describe(state.config),
         f"{parameters_of(state.config):,}",
         f"{step:,} of {state.config.surf.steps:,}",
-        "–" if state.seconds is None else f"{state.seconds:.3g}",
         percent(chosen[-1]["pooled_accuracy"]) if chosen else "–",
         f"{chosen[-1]['step']:,}" if chosen else "–",
     ]
