@@ -168,26 +168,6 @@ def test_a_single_head_is_enough_to_train():
     assert all(value.isfinite().all() for value in confidence.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("problems", 0),
-        ("steps", 0),
-        ("rare_share", 1.1),
-        ("learning_rate", 0.0),
-        ("weight_decay", math.inf),
-        ("jitter", math.nan),
-    ],
-)
-def test_invalid_settings_are_refused_before_any_problem(name, value):
-    def never(_title, _total):
-        raise AssertionError
-
-    config = replace(ConfidenceConfig(), **{name: value})
-    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be"):
-        train_confidence(whole(), WideProblems(SMALL, 3), config, never)
-
-
 def test_an_optimizer_without_confidence_is_refused():
     learner = Transferable(TransferableConfig(), seeded(0))
     with pytest.raises(ValueError, match=r"^optimizer: got one without confidence"):

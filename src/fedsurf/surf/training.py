@@ -17,13 +17,7 @@ import cooper
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import (
-    check_below_one,
-    check_count,
-    check_not_negative,
-    check_option,
-    check_positive,
-)
+from fedsurf.common.checks import check_count, check_not_negative, check_option
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import standard_error, within_error
 from fedsurf.models import Model, SoftmaxHead
@@ -350,22 +344,11 @@ class MetaTraining:
 
 
 def _check(config: SurfConfig) -> None:
-    """Validate the configuration."""
-    for name in ("steps", "tasks", "validate_every", "validation_tasks", "calibration_examples"):
+    """Validate the fields that users of `fedsurf train` set."""
+    for name in ("steps", "tasks", "validate_every", "validation_tasks"):
         check_count(getattr(config, name), name)
     check_option(config.loss_on, LossOn, "loss_on")
     check_option(config.select_by, SelectBy, "select_by")
     check_option(config.descent.gradient_examples, GradientExamples, "gradient_examples")
-    if config.calibrated_share > (config.loss_on == "pooled") or not config.calibrated_share >= 0:
-        raise ValueError(
-            f"calibrated_share: got {config.calibrated_share} with loss_on {config.loss_on!r}, "
-            "but it must be between 0 and 1, and above 0 only with 'pooled'"
-        )
-    for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
-        if getattr(config, name) is not None:
-            check_not_negative(getattr(config, name), name)
-    for name in ("second_moment_decay", "averaging"):
-        check_below_one(getattr(config, name), name)
-    for name in ("clip", "skip_above"):
-        if getattr(config, name) is not None:
-            check_positive(getattr(config, name), name)
+    for name in ("learning_rate", "dual_rate", "penalty"):
+        check_not_negative(getattr(config, name), name)

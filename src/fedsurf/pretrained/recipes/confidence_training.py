@@ -48,7 +48,6 @@ def train_confidence(
     """Train the confidence of an optimizer in place; its other parameters stay the same."""
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to train")
-    config.check()
     problems = problems.with_rare_classes(config.rare_share)
     found = []
     with open_bar("learning confidence", config.problems) as advance:

@@ -17,9 +17,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.network import Calling, FaultConfig, GraphConfig, Network, NetworkConfig, make_network
+from fedsurf.network import FaultConfig, GraphConfig, Network, NetworkConfig, make_network
 from fedsurf.pretrained.config import MAX_FEW_AGENTS, WideConfig
 from fedsurf.pretrained.recipes.populations import (
     Population,
@@ -69,7 +68,6 @@ class WideProblems:
     """
 
     def __init__(self, config: WideConfig, seed: int) -> None:
-        config.check()
         self.config, self.seed = config, seed
 
     @cached_property
@@ -176,10 +174,7 @@ class WideProblems:
             share = 1.0 if chance(0.2, generator) else log_uniform(0.08, 0.5, generator)
             reporting = max(1, round(share * agents))
             star = GraphConfig(kind="star")
-            # A separate stream, so that the share changes nothing else of a problem.
-            calls = seeded(next_seed(copied(generator)), "calling")
-            calling: Calling = "in-turn" if chance(self.config.in_turn_share, calls) else "random"
-            config = NetworkConfig(graph=star, reporting=reporting, calling=calling, faults=faults)
+            config = NetworkConfig(graph=star, reporting=reporting, faults=faults)
         else:
             graph = self._graph(agents, generator)
             config = NetworkConfig(graph=graph, shift="metropolis", faults=faults)
