@@ -42,7 +42,6 @@ class Bound:
 
     Examples
     --------
-    >>> from fedsurf.analysis.certificate import Bound
     >>> bound = Bound(0.5, sample_error=1.0, failure=0.5, largest_norm=9.0, norms=(8.0, 5.0, 2.0))
     >>> bound.radius, bound.values, bound.holds, bound.vacuous
     (20.0, (28.0, 22.0, 20.5), True, 'largest')

@@ -26,7 +26,6 @@ class Subject:
     Examples
     --------
     >>> from fedsurf.algorithms import DGD
-    >>> from fedsurf.analysis.subject import Subject
     >>> Subject("DGD", lambda head: DGD(head, step_size=1.0), steps=60).seen
     ()
     >>> Subject.of("softmax-head", rounds=10).seen

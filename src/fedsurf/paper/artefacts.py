@@ -67,7 +67,6 @@ class Artifact:
 
     Examples
     --------
-    >>> from fedsurf.paper.artefacts import Artifact
     >>> from fedsurf.paper.sizes import SIZES
     >>> Artifact("audit", SIZES["smoke"].star).title
     'audit U-DGD, digits, server'
@@ -124,8 +123,6 @@ class ArtifactStore:
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> from fedsurf.paper.artefacts import Artifact, ArtifactStore
     >>> from fedsurf.paper.sizes import SIZES
     >>> size = SIZES["smoke"]
     >>> ArtifactStore(Path("nowhere"), size).has(Artifact("optimizer", size.regular))

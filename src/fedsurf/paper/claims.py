@@ -25,8 +25,6 @@ class Number:
 
     Examples
     --------
-    >>> import torch
-    >>> from fedsurf.paper.claims import Number
     >>> Number.of("U-DGD", torch.tensor([0.79, 0.81])).text()
     '80.0 ± 1.0 %'
     """
@@ -65,8 +63,6 @@ class Claim:
 
     Examples
     --------
-    >>> import torch
-    >>> from fedsurf.paper.claims import Claim, at_least
     >>> judgement = at_least(("U-DGD", torch.tensor([0.9, 0.8])), ("80 %", 0.8))
     >>> Claim("speed", "It is fast.", "Its accuracy is at least 80 %.", *judgement).holds
     True

@@ -35,10 +35,7 @@ def reproduce(
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> from fedsurf.paper.artefacts import ArtifactStore
     >>> from fedsurf.paper.figures import figures_named
-    >>> from fedsurf.paper.reproduce import reproduce
     >>> from fedsurf.paper.sizes import SIZES
     >>> store = ArtifactStore(Path("reproduction"), SIZES["smoke"])
     >>> claims = reproduce(figures_named("theory"), store)  # doctest: +SKIP

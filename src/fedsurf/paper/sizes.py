@@ -41,7 +41,6 @@ class Size:
 
     Examples
     --------
-    >>> from fedsurf.paper.sizes import SIZES
     >>> size = SIZES["paper"]
     >>> size.tasks, size.rounds, size.regular.task.agents
     (30, 200, 100)
@@ -144,9 +143,8 @@ _SMOKE_REGULAR = replace(
     surf=replace(_SMOKE.surf, steps=40, validate_every=20, validation_tasks=3),
 )
 
-_MNIST = preset("mnist")
+_MNIST, _STAR = preset("mnist"), preset("star")
 _CIFAR = FeatureConfig(source="cifar10", backbone="efficientnet-lite0", components=32)
-_SERVER = NetworkConfig(graph=GraphConfig(kind="star"), reporting=10)
 _DESKTOP_REGULAR = replace(_MNIST, data=_CIFAR, surf=replace(_MNIST.surf, steps=2500))
 
 # Meta-training takes hours, so validations are frequent: the learning curve shows progress early.
@@ -185,7 +183,7 @@ SIZES: dict[SizeName, Size] = {
         "CIFAR-10 and MNIST on 32 principal components, 100 agents, 30 meta-test tasks",
         regular=_DESKTOP_REGULAR,
         random=NetworkConfig(graph=GraphConfig(kind="erdos-renyi", probability=0.1)),
-        star=replace(_DESKTOP_REGULAR, network=_SERVER, optimizer=UDGDConfig(filter_order=1)),
+        star=replace(_DESKTOP_REGULAR, network=_STAR.network, optimizer=_STAR.optimizer),
         ablation=_MNIST,
         trials=8,
         tuning_tasks=2,

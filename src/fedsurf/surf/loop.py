@@ -225,10 +225,9 @@ def meta_train(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import fedsurf
-    >>> from fedsurf.surf import FixedProblems, MetaTraining, RunFolder, SurfConfig, meta_train
+    >>> from fedsurf.surf import FixedProblems
     >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
     >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
     >>> surf = SurfConfig(steps=2, validation_tasks=2)

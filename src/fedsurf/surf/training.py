@@ -95,7 +95,7 @@ class DivergedError(ArithmeticError):
     """Meta-training reached a loss that is NaN or infinite."""
 
     exit_code = 4
-    """Of the command line."""
+    """Exit code of the command line."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,6 @@ class MetaTraining:
     Examples
     --------
     >>> import fedsurf
-    >>> from fedsurf.surf import FixedProblems, MetaTraining
     >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
     >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
     >>> training = MetaTraining(experiment.optimizer, problems, experiment.config.surf)

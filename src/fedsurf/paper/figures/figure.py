@@ -44,8 +44,6 @@ class Curve:
 
     Examples
     --------
-    >>> import torch
-    >>> from fedsurf.paper.figures.figure import Curve
     >>> curve = Curve("DGD", "tuned", "rounds", [0, 10], {"loss": torch.tensor([[2.0, 1.0]])})
     >>> curve.at("loss", 9)
     tensor([2.], dtype=torch.float64)
