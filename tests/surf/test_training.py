@@ -13,15 +13,9 @@ from random_data import real_examples, seeded
 from fedsurf.common.randomness import generator
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import GraphConfig, NetworkConfig, make_network
-from fedsurf.surf import (
-    DescentConfig,
-    DivergedError,
-    FixedProblems,
-    MetaTraining,
-    Problem,
-    SurfConfig,
-)
+from fedsurf.surf import DescentConfig, FixedProblems, MetaTraining, SurfConfig
 from fedsurf.surf.loop import RunFolder, meta_train
+from fedsurf.surf.training import DivergedError, Problem
 from fedsurf.tasks.config import TaskConfig
 from fedsurf.tasks.distribution import MetaTasks, TaskDistribution
 from fedsurf.unrolled import UDGD, UDGDConfig

@@ -97,7 +97,7 @@ _GRAPHS: tuple[GraphKind, ...] = ("regular", "erdos-renyi", "ring", "torus", "co
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit."""
+    """The result of an audit; `audit` has an example."""
 
     subject: str
     """The name of the optimizer."""

@@ -109,7 +109,7 @@ class Fall:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The theorems' quantities, measured on meta-test tasks.
+    """The theorems' quantities, measured on meta-test tasks; `certify` has an example.
 
     `layers` has the measurements at the start, which is layer 0 and has no constraint, and at every layer.
     Values are means over meta-test tasks; ``_low`` and ``_high`` are the ends of confidence intervals.

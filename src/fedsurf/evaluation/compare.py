@@ -26,7 +26,7 @@ from fedsurf.unrolled.config import check_rounds
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of all entrants of a comparison."""
+    """The results of all entrants of a comparison; `compare` has an example."""
 
     config: StudyConfig
     """Data, tasks, network and budget."""

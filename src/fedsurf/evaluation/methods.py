@@ -26,7 +26,14 @@ RunsOn = Literal["graph", "server", "any"]
 
 @dataclass(frozen=True)
 class LogRange:
-    """Numbers between `low` and `high`, uniform on a logarithmic scale."""
+    """Numbers between `low` and `high`, uniform on a logarithmic scale.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> 0.1 <= LogRange(0.1, 10.0).draw(fedsurf.generator(0)) <= 10.0
+    True
+    """
 
     low: float
     high: float
@@ -39,7 +46,14 @@ class LogRange:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values."""
+    """One of some values.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> Choice((10, None)).draw(fedsurf.generator(0)) in (10, None)
+    True
+    """
 
     values: tuple[Setting, ...]
 

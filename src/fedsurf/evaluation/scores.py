@@ -32,7 +32,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Score:
-    """One row of a study's table."""
+    """One row of a study's table; `score` has an example."""
 
     label: str
     """The name of the entrant."""

@@ -63,14 +63,7 @@ OpenObservers = Callable[[], AbstractContextManager[Sequence[Observer]]]
 
 @dataclass(frozen=True)
 class Artifact:
-    """Something that figures need, by its kind and configuration; see `ArtifactKind`.
-
-    Examples
-    --------
-    >>> from fedsurf.paper.sizes import SIZES
-    >>> Artifact("audit", SIZES["smoke"].star).title
-    'audit U-DGD, digits, server'
-    """
+    """Something that figures need, by its kind and configuration; see `ArtifactKind`."""
 
     kind: ArtifactKind
     optimizer: ExperimentConfig | None = None
@@ -119,15 +112,7 @@ class Made:
 
 
 class ArtifactStore:
-    """Makes the artefacts of a reproduction, keeps them in its folder, and reads them.
-
-    Examples
-    --------
-    >>> from fedsurf.paper.sizes import SIZES
-    >>> size = SIZES["smoke"]
-    >>> ArtifactStore(Path("nowhere"), size).has(Artifact("optimizer", size.regular))
-    False
-    """
+    """Makes the artefacts of a reproduction, keeps them in its folder, and reads them."""
 
     def __init__(
         self,

@@ -98,16 +98,8 @@ class Size:
         network = config.network if server else replace(config.network, shift="metropolis")
         if stale:
             network = replace(network, faults=FaultConfig(stale=stale))
-        return StudyConfig(
-            data=config.data,
-            task=config.task,
-            network=network,
-            rounds=self.star_rounds if server else self.rounds,
-            tasks=self.tasks,
-            seeds=(config.seed,),
-            initial_deviation=config.optimizer.initial_deviation,
-            validation_share=config.validation_share,
-        )
+        rounds = self.star_rounds if server else self.rounds
+        return replace(StudyConfig.of(config), network=network, rounds=rounds, tasks=self.tasks)
 
     def budget_of(self, study: StudyConfig) -> TuneConfig:
         """Return the tuning budget of each method, with the number of rounds that is judged."""

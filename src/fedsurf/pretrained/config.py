@@ -95,12 +95,7 @@ _HEADS_SURF = SurfConfig(
 )
 _MODULES_OPTIMIZER = GradientTransferConfig()
 _MODULES_PROBLEMS = WideConfig(
-    server_share=0.0,
-    fault_share=0.15,
-    views=4,
-    max_agents=30,
-    max_examples=1200,
-    test_examples=300,
+    server_share=0.0, fault_share=0.15, views=4, max_agents=30, max_examples=1200, test_examples=300
 )
 _MODULES_SURF = replace(
     _HEADS_SURF,

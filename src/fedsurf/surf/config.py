@@ -15,7 +15,13 @@ SelectBy = Literal["loss", "accuracy", "last"]
 
 @dataclass(frozen=True)
 class DescentConfig:
-    """The descending constraints; the paper's by default."""
+    """The descending constraints; the paper's by default.
+
+    Examples
+    --------
+    >>> DescentConfig(epsilon=0.1, norm="root-mean-square").gradient_examples
+    'mini-batch'
+    """
 
     #: Impose the constraints. Without them only the last layer's loss is minimised (the ablation).
     constrained: bool = True

@@ -59,7 +59,7 @@ class Observer(Protocol):
 
 
 class RunFolder:
-    """The files of one run, in a folder that need not exist yet."""
+    """The files of one run, in a folder that need not exist yet; `meta_train` has an example."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,10 +213,7 @@ def best_rules(records: list[ValidationRecord], surf: SurfConfig) -> dict[int, s
 
 
 def meta_train(
-    training: MetaTraining,
-    folder: RunFolder,
-    config: Any,
-    observers: Sequence[Observer] = (),
+    training: MetaTraining, folder: RunFolder, config: Any, observers: Sequence[Observer] = ()
 ) -> dict[str, Any]:
     """Run meta-training into a folder, from the newest state there; leave the best θ in its optimizer.
 

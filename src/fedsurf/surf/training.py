@@ -70,7 +70,10 @@ class Problems(Protocol):
 
 @dataclass(frozen=True)
 class FixedProblems:
-    """The paper's problems: one network, and a fixed set of tasks from which every step takes one."""
+    """The paper's problems: one network, and a fixed set of tasks from which every step takes one.
+
+    `MetaTraining` has an example.
+    """
 
     tasks: MetaTasks
     network: Network
@@ -168,9 +171,7 @@ class MetaTraining:
         if config.averaging:
             self._averages = {n: v.detach().clone() for n, v in optimizer.named_parameters()}
         self._adam = FactoredAdam(
-            optimizer.parameters(),
-            lr=config.learning_rate,
-            betas=(0.9, config.second_moment_decay),
+            optimizer.parameters(), lr=config.learning_rate, betas=(0.9, config.second_moment_decay)
         )
         if config.clip is not None:
             self._adam.register_step_pre_hook(self._clip)

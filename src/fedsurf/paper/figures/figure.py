@@ -40,14 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of a figure; label, kind and note are those of its `Source`.
-
-    Examples
-    --------
-    >>> curve = Curve("DGD", "tuned", "rounds", [0, 10], {"loss": torch.tensor([[2.0, 1.0]])})
-    >>> curve.at("loss", 9)
-    tensor([2.], dtype=torch.float64)
-    """
+    """A curve of a figure; label, kind and note are those of its `Source`."""
 
     label: str
     kind: CurveKind

@@ -56,14 +56,7 @@ class WideProblem(Problem):
 
 
 class WideProblems:
-    """Draws problems, the same for the same seed.
-
-    Examples
-    --------
-    >>> problem = WideProblems(WideConfig(real_share=0.0), seed=0).training(0)
-    >>> problem.task.agents == problem.network.agents
-    True
-    """
+    """Draws problems, the same for the same seed."""
 
     def __init__(self, config: WideConfig, seed: int) -> None:
         self.config, self.seed = config, seed
