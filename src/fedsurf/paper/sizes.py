@@ -37,14 +37,7 @@ RESNET_FEATURES = 512
 
 @dataclass(frozen=True)
 class Size:
-    """Configurations and counts of one size; all other configurations follow from these.
-
-    Examples
-    --------
-    >>> size = SIZES["paper"]
-    >>> size.tasks, size.rounds, size.regular.task.agents
-    (30, 200, 100)
-    """
+    """Configurations and counts of one size; all other configurations follow from these."""
 
     name: SizeName
     description: str

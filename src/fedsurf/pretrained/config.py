@@ -113,13 +113,7 @@ _MODULES_SURF = replace(
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Everything that the pretrained optimizer of softmax heads depends on.
-
-    Examples
-    --------
-    >>> PretrainConfig().surf.steps
-    3000
-    """
+    """Everything that the pretrained optimizer of softmax heads depends on."""
 
     #: Shape of the optimizer.
     optimizer: TransferableConfig = _HEADS_OPTIMIZER

@@ -186,12 +186,7 @@ def choose(
     """Return the best validation so far, and the rule that chose it."""
 
     def cost(record: ValidationRecord) -> float:
-        costs = {
-            "loss": record.loss,
-            "accuracy": -record.pooled_accuracy,
-            "last": -float(record.step),
-        }
-        return costs[by]
+        return {"loss": record.loss, "accuracy": -record.pooled_accuracy, "last": -record.step}[by]
 
     if not constrained:
         return min(records, key=cost), RULES[by]
