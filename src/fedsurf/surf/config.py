@@ -76,8 +76,8 @@ class SurfConfig:
     descent: DescentConfig = field(default_factory=DescentConfig)
     #: Examples of each agent in the mini-batches on which the constraints' gradients are taken.
     gradient_batch_size: int = 10
-    #: If given, the loss is taken on this many test examples of each agent, drawn anew in each
-    #: step; otherwise on all of them.
+    #: If given, the loss is taken on this many test examples of each agent, drawn again in
+    #: each step; otherwise on all of them.
     loss_examples: int | None = None
     #: own: each agent's loss is on its own test examples (the paper's); pooled: on those of the
     #: whole federation, so that an agent gains nothing by serving only its own classes.
