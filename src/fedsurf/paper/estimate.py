@@ -1,4 +1,4 @@
-"""Duration of a reproduction, estimated from timing a little of it on this machine."""
+"""The least duration of a reproduction, estimated from timing a little of it on this machine."""
 
 import gc
 from collections.abc import Mapping, Sequence

@@ -54,7 +54,7 @@ def reproduce(
         remaining = f"{len(left)} of {counted(len(artifacts), 'artefact')} to make"
         if left:
             seconds = total_seconds(size, left, measure(size, left), jobs)
-            remaining += f", about {duration_text(seconds)} on this machine"
+            remaining += f", at least {duration_text(seconds)} on this machine"
         on_message(f"{remaining}.")
         count = len(artifacts) - len(left)
 
