@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fedsurf.cli.console import err, new_table, note, out, print_json, say
-from fedsurf.common.checks import counted, printable
+from fedsurf.common.text import counted, printable
 from fedsurf.common.writing import check_file, lock_folder, write_rows
 from fedsurf.network.config import Calling, GraphKind
 

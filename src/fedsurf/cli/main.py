@@ -26,7 +26,8 @@ from typing import Any
 import tyro
 
 from fedsurf import __version__
-from fedsurf.common.checks import is_out_of_memory, printable
+from fedsurf.common.checks import is_out_of_memory
+from fedsurf.common.text import printable
 
 COMMANDS = {
     "demo": "demo",

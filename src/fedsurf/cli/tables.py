@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from fedsurf.cli.console import new_table
-from fedsurf.common.checks import counted
 from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from fedsurf.common.checks import listed, printable
+from fedsurf.common.text import listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd

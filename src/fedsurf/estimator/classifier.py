@@ -19,8 +19,9 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.algorithms.algorithm import own_state
-from fedsurf.common.checks import check_kind, check_option, check_share, check_whole, counted
+from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
 from fedsurf.common.randomness import generator
+from fedsurf.common.text import counted
 from fedsurf.common.threads import threads
 from fedsurf.estimator.federations import (
     Array,

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 
-from fedsurf.common.checks import check_count, counted, is_out_of_memory
+from fedsurf.common.checks import check_count, is_out_of_memory
+from fedsurf.common.text import counted
 from fedsurf.network import (
     Calling,
     GraphConfig,

@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 
 from fedsurf.algorithms.local import local_optimum
-from fedsurf.common.checks import counted
 from fedsurf.common.progress import OpenBar, silent
+from fedsurf.common.text import counted
 from fedsurf.common.writing import (
     TEMPORARY_PATTERN,
     check_folder,

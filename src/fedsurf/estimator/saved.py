@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from fedsurf.common.checks import check_kind, counted, listed
+from fedsurf.common.checks import check_kind
 from fedsurf.common.files import FileError, read_all_tensors, read_metadata
+from fedsurf.common.text import counted, listed
 from fedsurf.common.writing import write_tensors
 from fedsurf.estimator.federations import Array
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsurf.common.checks import counted, listed
 from fedsurf.common.files import FileError, array_names, column_names, read_arrays, read_columns
+from fedsurf.common.text import counted, listed
 from fedsurf.estimator.federations import Array
 from fedsurf.tasks.dataset import split
 from fedsurf.tasks.sources.formats import NPZ_WHOLE, part_names

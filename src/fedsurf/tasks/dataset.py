@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, check_fraction, counted
+from fedsurf.common.checks import check_count, check_fraction
+from fedsurf.common.text import counted
 from fedsurf.tasks.config import TEST_FRACTION
 
 Array = NDArray[Any]
