@@ -46,7 +46,6 @@ class FileError(ValueError):
 
     Examples
     --------
-    >>> from fedsurf.common.files import FileError
     >>> print(FileError("wine.csv: has the column 'a\nb'"))
     wine.csv: has the column 'a\nb'
     """
@@ -86,9 +85,7 @@ def read_json(path: Path) -> Any:
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.common.files import read_json
     >>> from fedsurf.common.writing import write_json
     >>> with TemporaryDirectory() as folder:
     ...     write_json(Path(folder) / "a.json", {"rounds": 20})
@@ -192,10 +189,8 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import numpy as np
-    >>> from fedsurf.common.files import array_names, read_arrays
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "data.npz"
     ...     np.savez(path, x=np.ones(2), y=np.arange(3))

@@ -232,7 +232,6 @@ def family(
 
     Examples
     --------
-    >>> from fedsurf.estimator.federations import family
     >>> family("regular", 9).degree, family("torus", 13).kind
     (4, 'ring')
     """

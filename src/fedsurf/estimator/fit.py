@@ -86,9 +86,7 @@ def fit_table(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.estimator.fit import fit_table, predict_table
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "data.csv"
     ...     rows = "\n".join(f"{row % 10},{'small' if row % 10 < 5 else 'large'}" for row in range(60))

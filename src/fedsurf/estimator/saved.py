@@ -39,8 +39,6 @@ class SavedClassifier:
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> import numpy as np
-    >>> from fedsurf.estimator.saved import SavedClassifier
     >>> saved = SavedClassifier(np.array([[0.0], [1.0]]), np.zeros(2), ["no", "yes"], ["size"], None, {})
     >>> with TemporaryDirectory() as folder:
     ...     saved.write(folder)

@@ -84,9 +84,7 @@ def read_labelled(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.estimator.tables import read_labelled
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "data.csv"
     ...     _ = path.write_text("size,site,label\n1,007,a\n2,7,b\n")
@@ -181,7 +179,6 @@ def spelled_as(classes: Iterable[Any], labels: Iterable[Any]) -> list[str | None
 
     Examples
     --------
-    >>> from fedsurf.estimator.tables import spelled_as
     >>> spelled_as([7, 8], ["7.0", "8", None])
     ['7', '8', None]
     """

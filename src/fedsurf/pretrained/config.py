@@ -146,7 +146,6 @@ class PretrainConfig:
 
     Examples
     --------
-    >>> from fedsurf.pretrained.config import PretrainConfig
     >>> PretrainConfig().surf.steps
     3000
     """

@@ -44,7 +44,6 @@ class SurfConfig:
 
     Examples
     --------
-    >>> from fedsurf.surf import DescentConfig, SurfConfig
     >>> SurfConfig(steps=500, descent=DescentConfig(epsilon=0.1)).learning_rate
     0.01
     """

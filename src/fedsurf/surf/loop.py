@@ -225,7 +225,6 @@ def meta_train(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import fedsurf
     >>> from fedsurf.surf import FixedProblems, MetaTraining, RunFolder, SurfConfig, meta_train

@@ -149,7 +149,6 @@ class MetaTraining:
     Examples
     --------
     >>> import fedsurf
-    >>> from fedsurf.surf import FixedProblems, MetaTraining
     >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
     >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
     >>> training = MetaTraining(experiment.optimizer, problems, experiment.config.surf)

@@ -42,8 +42,6 @@ def make_backbone(
 
     Examples
     --------
-    >>> from torch import nn
-    >>> from fedsurf.tasks.backbones import make_backbone
     >>> make_backbone("flat", image_size=8, module=nn.Flatten()).name
     'flat'
     """
@@ -70,9 +68,6 @@ class ModuleBackbone:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from torch import nn
-    >>> from fedsurf.tasks.backbones import ModuleBackbone
     >>> images = np.zeros((5, 8, 8, 1), np.uint8)
     >>> ModuleBackbone("flat", nn.Flatten(), image_size=4).features(images).shape
     (5, 48)

@@ -89,9 +89,7 @@ class TaskDistribution:
 
     Examples
     --------
-    >>> import torch
     >>> from fedsurf import TaskConfig, generator
-    >>> from fedsurf.tasks.distribution import TaskDistribution
     >>> x, y = torch.randn(200, 4), torch.arange(200) % 2
     >>> tasks = TaskDistribution(x, y, 2, TaskConfig(agents=5, train_examples=8, test_examples=4))
     >>> tasks.draw(generator(0)).train.x.shape
@@ -244,7 +242,6 @@ def meta_tasks(
     --------
     >>> from fedsurf import TaskConfig, generator
     >>> from fedsurf.tasks.config import FeatureConfig
-    >>> from fedsurf.tasks.distribution import meta_tasks
     >>> from fedsurf.tasks.features import load_features
     >>> features = load_features(FeatureConfig(source="digits", components=16))
     >>> config = TaskConfig(agents=10, train_examples=20, test_examples=5)

@@ -38,7 +38,6 @@ class Features:
     Examples
     --------
     >>> from fedsurf.tasks.config import FeatureConfig
-    >>> from fedsurf.tasks.features import load_features
     >>> load_features(FeatureConfig(source="digits", components=16)).train_x.shape
     torch.Size([1083, 16])
     """
@@ -79,10 +78,8 @@ def features_of(
 
     Examples
     --------
-    >>> import numpy as np
     >>> from fedsurf.tasks.config import FeatureConfig
     >>> from fedsurf.tasks.dataset import Dataset
-    >>> from fedsurf.tasks.features import features_of
     >>> dataset = Dataset.from_arrays(np.eye(10), np.arange(10) % 2)
     >>> features_of(dataset, FeatureConfig(components=3)).test_x.shape
     torch.Size([2, 3])
@@ -148,8 +145,6 @@ class Projection:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from fedsurf.tasks.features import Projection
     >>> x = np.array([[1, 0], [3, 0]], np.float32)
     >>> Projection.fit(x, components=1).apply(x).tolist()
     [[-1.0], [1.0]]
@@ -218,7 +213,6 @@ def fingerprint(features: Features) -> dict[str, Any]:
     Examples
     --------
     >>> from fedsurf.tasks.config import FeatureConfig
-    >>> from fedsurf.tasks.features import fingerprint, load_features
     >>> found = fingerprint(load_features(FeatureConfig(source="digits", components=16)))
     >>> found["features"], found["test"]["examples"][:3]
     (16, [71, 72, 70])

@@ -62,7 +62,6 @@ class WideProblems:
     Examples
     --------
     >>> from fedsurf.pretrained.config import WideConfig
-    >>> from fedsurf.pretrained.recipes.wide_problems import WideProblems
     >>> problem = WideProblems(WideConfig(real_share=0.0), seed=0).training(0)
     >>> problem.task.agents == problem.network.agents
     True

@@ -205,7 +205,6 @@ def generate(_: Path | None = None, *, name: str) -> Dataset:
 
     Examples
     --------
-    >>> from fedsurf.tasks.sources.synthetic import generate
     >>> generate(name="synthetic-curve").train_x.shape
     (30000, 10)
     """
