@@ -68,6 +68,11 @@ def test_rows_that_do_not_fit_are_refused(wine, change, message):
     [
         ({"classes": np.arange(3)}, "^classes: got ndarray, but it must be a list of text or num"),
         ({"features": ["a"]}, r"^features: got 1 name, but weight has shape \[3, 2\]"),
+        ({"classes": [[1], {}, None]}, r"^classes\[0\]: got list, but it must be text or numbers"),
+        ({"classes": [1, 1, 1]}, "^classes: got 1, 1, 1, but each must be different"),
+        ({"features": [[1], "a"]}, r"^features\[0\]: got list, but it must be text"),
+        ({"label": ["a"]}, "^label: got list, but it must be text, or None"),
+        ({"config": 5}, "^config: got 5, but it must be a table of settings"),
         ({"classes": ["a", "b"]}, r"^weight has shape \[3, 2\] and bias \[3\], but there are 2"),
         ({"bias": np.ones((3, 1))}, r"^weight has shape \[3, 2\] and bias \[3, 1\], but there"),
     ],

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,11 @@ class SavedClassifier:
     config: dict[str, Any]
 
     def __post_init__(self) -> None:
-        check_kind(self.classes, list, "classes", "a list of text or numbers")
-        check_kind(self.features, list | None, "features", "a list of text, or None")
+        _check_names(self.classes, "classes", str | int | float, "text or numbers")
+        if self.features is not None:
+            _check_names(self.features, "features", str, "text")
+        check_kind(self.label, str | None, "label", "text, or None")
+        check_kind(self.config, dict, "config", "a table of settings")
         weight, bias, rows = np.shape(self.weight), np.shape(self.bias), len(self.classes)
         if len(weight) != 2 or weight[0] != rows or bias != (rows,):
             raise ValueError(
@@ -128,3 +132,12 @@ class SavedClassifier:
             return SavedClassifier(tensors["weight"].numpy(), tensors["bias"].numpy(), **metadata)
         except (TypeError, ValueError) as error:
             raise FileError(f"{path}: {error}") from error
+
+
+def _check_names(names: list[Any], argument: str, kind: type | UnionType, wanted: str) -> None:
+    """Raise unless names are a list of different values of one kind."""
+    check_kind(names, list, argument, f"a list of {wanted}")
+    for place, name in enumerate(names):
+        check_kind(name, kind, f"{argument}[{place}]", wanted)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{argument}: got {listed(names)}, but each must be different")

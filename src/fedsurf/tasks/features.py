@@ -232,12 +232,16 @@ def fingerprint_difference(stored: Any, found: dict[str, Any]) -> str | None:
         then, now = stored[part], found[part]
         if then["examples"] != now["examples"]:
             return f"the examples of each class in its {part} part"
-        if not np.allclose(then["mean_squares"], now["mean_squares"], TOLERANCE, 1e-12):
+        if not _close(then["mean_squares"], now["mean_squares"], 1e-12):
             return f"the features of its {part} part"
         size = math.sqrt(max(now["mean_squares"]))
-        if not np.allclose(then["projections"], now["projections"], TOLERANCE, TOLERANCE * size):
+        if not _close(then["projections"], now["projections"], TOLERANCE * size):
             return f"the signs, the order or the means of the features of its {part} part"
     return None
+
+
+def _close(stored: Any, found: Any, tolerance: float) -> bool:
+    return np.shape(stored) == np.shape(found) and np.allclose(stored, found, TOLERANCE, tolerance)
 
 
 def _fingerprint_of_part(x: Tensor, y: Tensor, classes: int) -> dict[str, Any]:
