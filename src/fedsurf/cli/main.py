@@ -168,6 +168,7 @@ def _log_to_terminal() -> None:
 
     handler = RichHandler(console=err, show_time=False, show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it reports its new font cache
 
 
 def _way_to_resume(arguments: list[str]) -> str:
