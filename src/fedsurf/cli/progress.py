@@ -45,7 +45,7 @@ class TerminalProgress(_Bar):
 
     @contextmanager
     def next_part(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """Let the bar tell of other work, with a title and a total; yields what advances it."""
+        """Reset the bar to another part of the work; yields the function that advances it."""
         self.reset(self._bar, total=total, description=title, numbers="")
         yield lambda: self.advance(self._bar)
 

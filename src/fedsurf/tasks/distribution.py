@@ -25,7 +25,7 @@ from fedsurf.tasks.task import Examples, Task
 
 MAX_DRAWS = 1000
 """Number of label distributions that are drawn in search of one that the pool can serve."""
-UNLIMITED = torch.iinfo(torch.int64).max // 2**16
+UNLIMITED_EXAMPLES = torch.iinfo(torch.int64).max // 2**16
 """Number of examples of a class where they are drawn with replacement."""
 
 
@@ -143,7 +143,9 @@ class TaskDistribution:
         train_sizes = self._draw_sizes(generator)
         sizes = train_sizes + config.test_examples
         available = torch.tensor([len(own) for own in members])
-        limit = torch.where(available > 0, UNLIMITED, 0) if config.replacement else available
+        limit = (
+            torch.where(available > 0, UNLIMITED_EXAMPLES, 0) if config.replacement else available
+        )
         labels = torch.cat(self._partition.labels(limit, sizes, generator))
         # Examples are laid out agent after agent, an agent's training examples before its test ones.
         agent_start = sizes.cumsum(0) - sizes
