@@ -1,6 +1,7 @@
 """Checks of arguments, whose errors name the argument, the value and what it must be."""
 
 import math
+from collections.abc import Callable
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, get_args
@@ -26,37 +27,33 @@ def check_count(
 
 def check_share(value: float, argument: str) -> None:
     """Raise unless a value is a number between 0 and 1, both included."""
-    check_number(value, argument)
-    if not 0 <= value <= 1:
-        raise ValueError(f"{argument}: got {value}, but it must be between 0 and 1")
+    _check_range(value, argument, lambda v: 0 <= v <= 1, "between 0 and 1")
 
 
 def check_fraction(value: float, argument: str) -> None:
     """Raise unless a value is a number between 0 and 1, both excluded."""
-    check_number(value, argument)
-    if not 0 < value < 1:
-        raise ValueError(f"{argument}: got {value}, but it must be above 0 and below 1")
+    _check_range(value, argument, lambda v: 0 < v < 1, "above 0 and below 1")
 
 
 def check_positive(value: float, argument: str) -> None:
     """Raise unless a value is a finite number above 0."""
-    check_number(value, argument)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{argument}: got {value}, but it must be a finite number above 0")
+    _check_range(value, argument, lambda v: 0 < v < math.inf, "a finite number above 0")
 
 
 def check_not_negative(value: float, argument: str) -> None:
     """Raise unless a value is a finite number of at least 0."""
-    check_number(value, argument)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{argument}: got {value}, but it must be a finite number, at least 0")
+    _check_range(value, argument, lambda v: 0 <= v < math.inf, "a finite number, at least 0")
 
 
 def check_below_one(value: float, argument: str) -> None:
     """Raise unless a value is a number of at least 0 and below 1."""
+    _check_range(value, argument, lambda v: 0 <= v < 1, "at least 0 and below 1")
+
+
+def _check_range(value: Any, argument: str, holds: Callable[[Any], bool], wanted: str) -> None:
     check_number(value, argument)
-    if not 0 <= value < 1:
-        raise ValueError(f"{argument}: got {value}, but it must be at least 0 and below 1")
+    if not holds(value):
+        raise ValueError(f"{argument}: got {value}, but it must be {wanted}")
 
 
 def check_option(value: object, literal: Any, argument: str) -> None:
