@@ -54,17 +54,19 @@ def load_features(
     config: FeatureConfig = FeatureConfig(),  # noqa: B008 - frozen
     *,
     module: nn.Module | None = None,
+    version: str | None = None,
     progress: bool = True,
 ) -> Features:
     """Read a source, pass it through the backbone, centre, project and scale it.
 
     `module` is a custom network, named `config.backbone`; see `ModuleBackbone` for its input and output. A
     deep backbone shows a `progress` bar on the standard error stream, and its features are cached under
-    `features` in `sources.home()`.
+    `features` in `sources.home()`: those of a module only if `version` is given, which must change with its
+    code and weights.
     """
     check_kind(config, FeatureConfig, "config", "a FeatureConfig")
     dataset = sources.load(config.source, config.folder, test_fraction=config.test_fraction)
-    return features_of(dataset, config, module=module, progress=progress)
+    return features_of(dataset, config, module=module, version=version, progress=progress)
 
 
 def features_of(
@@ -72,6 +74,7 @@ def features_of(
     config: FeatureConfig = FeatureConfig(),  # noqa: B008 - frozen
     *,
     module: nn.Module | None = None,
+    version: str | None = None,
     progress: bool = True,
 ) -> Features:
     """Extract features of a given dataset as `load_features` does, whatever `config.source` is.
@@ -90,13 +93,14 @@ def features_of(
         train, test = _pixels(dataset.train_x), _pixels(dataset.test_x)
         rotate = config.backbone == "pca"
     else:
-        backbone = make_backbone(config.backbone, image_size=config.image_size, module=module)
+        size = config.image_size
+        backbone = make_backbone(config.backbone, image_size=size, module=module, version=version)
         if not dataset.images:
             raise ValueError(
                 f"backbone: got {config.backbone!r}, but {dataset.name} holds features, not images; "
                 "they take 'none' or 'pca'"
             )
-        train, test = _deep_features(dataset, backbone, config.image_size, progress=progress)
+        train, test = _deep_features(dataset, backbone, size, progress=progress)
         rotate = config.components is not None
     projection = Projection.fit(train, config.components, rotate=rotate)
     return Features(
@@ -120,7 +124,7 @@ def _deep_features(
     dataset: Dataset, backbone: ModuleBackbone, image_size: int, *, progress: bool
 ) -> tuple[Array, Array]:
     """Return the backbone's features of both parts, from the cache if they are there."""
-    stored = Cache(home() / "features")
+    stored = Cache(None if backbone.version is None else home() / "features")
     content = {
         "source": dataset.name,
         "source_version": dataset.version,
