@@ -420,13 +420,13 @@ def test_numbers_as_text_are_the_nodes_of_these_numbers(iris):
         )
 
 
-@pytest.mark.parametrize("unit", ["ns", "s", "D"])
+@pytest.mark.parametrize("unit", ["s", "D"])
 def test_dates_are_ids(iris, unit):
     x, y, _ = iris
     days = np.array(["2020-01-01", "2020-01-03", "2020-01-02"], dtype=f"datetime64[{unit}]")
     model = FederatedClassifier(rounds=6).fit(x, y, agents=np.tile(days, 50))
     assert (model.agents_ == np.sort(days)).all()
-    for number, agent in enumerate(model.agents_):
+    for number, agent in enumerate(model.agents_.tolist()):
         assert agent in list(model.graph_)
         scores = x @ model.agent_coef_[number].T + model.agent_intercept_[number]
         assert (model.decision_function(x, agent=agent) == scores).all()
@@ -450,10 +450,10 @@ def test_tuples_and_other_values_with_an_order_are_ids(iris):
         ({"graph": nx.path_graph(4)}, "graph: got 4 nodes for 5 agents"),
         ({"graph": nx.empty_graph(5)}, "graph: got 5 components"),
         ({"graph": nx.DiGraph([(0, 1)])}, "graph: got a directed"),
-        ({"reporting": 2}, "reporting: got 2 with the graph 'regular'"),
+        ({"reporting": 2}, "reporting: got 2 with the graph 'regular', but only"),
         (
             {"reporting": 2, "graph": nx.path_graph(5)},
-            "reporting: got 2 with the graph 'of your own'",
+            "reporting: got 2 with a custom graph, but only",
         ),
         ({"reporting": 9, "graph": "star"}, "reporting: got 9, but it must be between 1 and 5"),
         ({"calling": "by name"}, "calling: got 'by name', but it must be 'random' or 'in-turn'"),
@@ -490,11 +490,6 @@ def objects(*values):
         ({"agents": np.array([1, *["a"] * 149], dtype=object)}, "agents: got ids without an order"),
         ({"agents": [1, *["a"] * 149]}, "agents: got ids without an order"),
         ({"agents": ["a", np.nan, *["b"] * 148]}, "agents: got no id for row 1"),
-        (
-            {"agents": objects(frozenset("a"), frozenset("b"), frozenset("ab"))},
-            r"agents: got ids without an order .frozenset",
-        ),
-        ({"agents": objects([1], [2], [3])}, "agents: got ids without an order .unhashable"),
         ({"y": np.array(["a", None, "b"] * 50, dtype=object)}, "y: got no label for row 1 .50 in"),
         ({"y": ["a", np.nan, "b"] * 50}, "y: got no label for row 1 .50 in"),
         ({"y": [1, None, 2] * 50}, "y: got no label for row 1 .50 in"),

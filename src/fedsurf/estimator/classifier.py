@@ -32,7 +32,6 @@ from fedsurf.estimator.federations import (
     diverged,
     examples_of,
     federation_network,
-    names_of,
     restored_on_error,
     training_errors,
 )
@@ -197,7 +196,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             network = federation_network(
                 self.graph,
-                names_of(ids),
+                ids.tolist(),
                 generator(seed, "graph"),
                 degree=self.degree,
                 probability=self.probability,
@@ -210,7 +209,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 task = Task(examples, examples, len(classes))
                 self._train(task, network, generator(seed, "steps"), on_layer)
             self.classes_, self.agents_, self.owner_ = classes, ids, owner
-            names = dict(enumerate(names_of(ids)))
+            names = dict(enumerate(ids.tolist()))
             self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
             self.n_rounds_, self.floats_ = network.rounds, network.floats
         return self
@@ -261,7 +260,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = self._checked(X)
         coef, intercept = self.coef_, self.intercept_
         if agent is not None:
-            known = names_of(self.agents_)
+            known = self.agents_.tolist()
             if not isinstance(agent, Hashable) or agent not in known:
                 raise ValueError(
                     f"agent: got {repr(agent)[:60]}, but it must be one of the "

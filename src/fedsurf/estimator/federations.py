@@ -3,7 +3,6 @@
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, cast, get_args
 
 import networkx as nx
@@ -186,28 +185,12 @@ def owners(agents: Any, rows: int) -> tuple[Array, Array]:
         )
     try:
         found, owner = np.unique(given, return_inverse=True)
-        if given.dtype.kind == "O":
-            _check_order(found.tolist())
     except TypeError as error:
         raise ValueError(
             f"agents: got ids without an order ({error}), but they must be all numbers, all text, all dates "
             "or all tuples of such"
         ) from error
     return found.astype(ids.dtype), owner
-
-
-def _check_order(ids: list[Any]) -> None:
-    """Raise unless ids can be nodes of a graph, and each is less than the next, unlike sets."""
-    if len(set(ids)) < len(ids) or not all(one < after for one, after in pairwise(ids)):
-        raise TypeError(f"{repr(ids[0])[:60]} and others")
-
-
-def names_of(ids: Array) -> list[Hashable]:
-    """Return ids as Python's own values, or as NumPy's where Python has none: times in nanoseconds."""
-    names: list[Hashable] = ids.tolist()
-    if ids.dtype.kind in "mM" and any(isinstance(name, int) for name in names):
-        return list(ids)
-    return names
 
 
 def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> UnpaddedExamples:
@@ -277,9 +260,10 @@ def federation_network(
     if config is not None and config.kind == "star":
         return StarNetwork(len(ids), reporting, generator, calling=calling)
     if reporting is not None:
+        kind = f"the graph {graph!r}" if named else "a custom graph"
         raise ValueError(
-            f"reporting: got {reporting} with the graph {graph if named else 'of your own'!r}, but only "
-            "through a server, with graph='star', do some agents report and others not"
+            f"reporting: got {reporting} with {kind}, but only through a server, with graph='star', do some "
+            "agents report and others not"
         )
     built = _ordered(graph, ids) if config is None else make_graph(config, len(ids), generator)
     return Network(built, shift="metropolis")
