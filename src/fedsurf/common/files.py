@@ -142,17 +142,13 @@ def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
                 f"{path}: lacks the tensors {listed(sorted(set(into) - names))} "
                 f"and has the unknown ones {listed(sorted(names - set(into)))}"
             )
-        for name, tensor in into.items():
-            shape = file.get_slice(name).get_shape()
-            if shape != list(tensor.shape):
-                raise FileError(
-                    f"{path}: {name} has shape {shape}, but {list(tensor.shape)} was expected"
-                )
         stored = {name: file.get_tensor(name) for name in into}  # mapped, not in memory yet
         for name, tensor in into.items():
-            if stored[name].dtype != tensor.dtype:
+            found = stored[name]
+            if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
                 raise FileError(
-                    f"{path}: {name} is {stored[name].dtype}, but {tensor.dtype} was expected"
+                    f"{path}: {name} is {found.dtype} of shape {list(found.shape)}, but {tensor.dtype} of "
+                    f"shape {list(tensor.shape)} was expected"
                 )
         for name, tensor in into.items():
             tensor.detach().copy_(stored[name])
