@@ -289,16 +289,10 @@ def _draw_counts(
         wanted = counts.sum(0)
         if (wanted <= limit).all():
             return torch.from_numpy(counts)
-    lacking = np.flatnonzero((limit == 0) & (wanted > 0))
-    if lacking.size:  # sampling with replacement would not help
-        raise ValueError(
-            f"pool: got no examples of the task's class {int(lacking[0])}, and {MAX_DRAWS} draws found no "
-            "label distribution without it; take a pool that has examples of every class, or leave "
-            "that class out and number the others from 0 on"
-        )
     worst = int((wanted - limit).argmax())
     raise ValueError(
         f"pool: got {int(limit[worst])} examples of the task's class {worst}, but it wanted "
         f"{int(wanted[worst])}, and {MAX_DRAWS} draws found no label distribution that the pool can "
-        "serve; take a more even distribution, fewer examples, or sample with replacement"
+        "serve; take a more even distribution, fewer examples, or sample with replacement, and leave classes "
+        "without examples out"
     )
