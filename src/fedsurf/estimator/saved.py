@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import softmax
+from sklearn.utils.validation import check_array
 
 from fedsurf.common.checks import check_kind
 from fedsurf.common.files import FileError, read_all_tensors, read_metadata
 from fedsurf.common.text import counted, listed
 from fedsurf.common.writing import write_tensors
-from fedsurf.estimator.federations import Array
+from fedsurf.estimator.federations import Array, check_features
 
 FILE, LINEAR = "head.safetensors", "linear.safetensors"
 """Names of the files: fedsurf's own, and the state dict of an `nn.Linear`."""
@@ -87,19 +88,12 @@ class SavedClassifier:
                     f"{listed(self.features)}, each once"
                 )
             x = np.asarray(x)[:, [columns.index(name) for name in self.features]]
-        try:
-            given = np.asarray(x)
-            if given.dtype.kind in "mMc":  # NumPy would make numbers of them
-                raise TypeError(str(given.dtype))  # noqa: TRY301
-            given = given if given.dtype.kind == "f" else given.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"x: got features that are not numbers ({error})") from error
-        if given.ndim != 2 or given.shape[1] != self.weight.shape[1]:
+        check_features(x)
+        given: Array = check_array(x, dtype=(np.float64, np.float32), input_name="x")
+        if given.shape[1] != self.weight.shape[1]:
             raise ValueError(
                 f"x: got shape {list(given.shape)}, but it must be [rows, {self.weight.shape[1]}]"
             )
-        if not np.isfinite(given).all():
-            raise ValueError("x: got a value that is NaN or infinite, but all must be finite")
         return given
 
     def write(self, folder: str | Path) -> None:
