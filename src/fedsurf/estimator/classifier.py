@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedsurf.algorithms.algorithm import own_state
 from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
 from fedsurf.common.randomness import generator
-from fedsurf.common.text import counted
+from fedsurf.common.text import listed
 from fedsurf.common.threads import threads
 from fedsurf.estimator.federations import (
     Array,
@@ -32,7 +32,6 @@ from fedsurf.estimator.federations import (
     diverged,
     examples_of,
     federation_network,
-    restored_on_error,
     training_errors,
 )
 from fedsurf.models import SoftmaxHead
@@ -179,7 +178,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with restored_on_error(self), _on_cpu():
+        with _on_cpu():
             check_features(X)
             check_labels(y)
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
@@ -204,7 +203,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 calling=self.calling,
             )
             network.reset(generator(seed, "network"))
-            with training_errors(network, owner, x.shape[1]), threads(self.n_jobs):
+            with training_errors(network), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
                 self._train(task, network, generator(seed, "steps"), on_layer)
@@ -261,11 +260,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coef, intercept = self.coef_, self.intercept_
         if agent is not None:
             known = self.agents_.tolist()
-            if not isinstance(agent, Hashable) or agent not in known:
+            if agent not in known:
                 raise ValueError(
-                    f"agent: got {repr(agent)[:60]}, but it must be one of the "
-                    f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
-                    f"{', …' if len(known) > 3 else ''}"
+                    f"agent: got {repr(agent)[:60]}, but it must be one of agents_: {listed(map(repr, known))}"
                 )
             place = known.index(agent)
             coef, intercept = self.agent_coef_[place], self.agent_intercept_[place]

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 
-from fedsurf.common.checks import check_count, is_out_of_memory
+from fedsurf.common.checks import check_count
 from fedsurf.common.text import counted
 from fedsurf.network import (
     Calling,
@@ -38,8 +37,7 @@ DEFAULT_REWIRED = 0.1
 
 
 def check_features(x: Any) -> None:
-    """Raise if features are masked, or dates, of which NumPy would make numbers."""
-    check_not_masked("X", x)
+    """Raise if features are dates, of which NumPy would make numbers."""
     types = x.dtypes if isinstance(x, pd.DataFrame) else [np.asarray(x).dtype]
     dated = [str(kind) for kind in types if kind.kind in "mM"]
     if dated:
@@ -47,21 +45,13 @@ def check_features(x: Any) -> None:
 
 
 def check_labels(y: Any) -> None:
-    """Raise if labels are masked or missing."""
-    check_not_masked("y", y)
+    """Raise if labels are missing."""
     given = np.asarray(y, dtype=object)  # NumPy makes text of a NaN among text
     missing = np.flatnonzero(pd.isna(given))
     if given.ndim == 1 and missing.size:
         raise ValueError(
             f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
         )
-
-
-def check_not_masked(argument: str, values: Any) -> None:
-    """Raise if values of an array are masked: NumPy would use the numbers below the mask."""
-    masked = values.mask.sum() if isinstance(values, np.ma.MaskedArray) else 0
-    if masked:
-        raise ValueError(f"{argument}: got {masked} masked values, but no value may be missing")
 
 
 def check_label_types(y: Array) -> None:
@@ -79,34 +69,14 @@ def check_label_types(y: Array) -> None:
 
 
 @contextmanager
-def restored_on_error(estimator: BaseEstimator) -> Iterator[None]:
-    """Restore a fitted estimator if it cannot be fitted again: scikit-learn's checks change it, too."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
-
-
-@contextmanager
-def training_errors(network: Network, owner: Array, features: int) -> Iterator[None]:
-    """Name X in errors of numbers out of range, divergence, and too little memory."""
+def training_errors(network: Network) -> Iterator[None]:
+    """Name X in errors of numbers out of range and of divergence."""
     try:
         yield
     except FeatureRangeError as error:
         raise FeatureRangeError(str(error).replace("task", "X", 1)) from error
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise diverged(network) from error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        sizes = np.bincount(owner)
-        raise ValueError(
-            f"X: got {len(owner)} rows of {features} features for {len(sizes)} agents, of whom the largest "
-            f"has {sizes.max()} rows: more than fits into memory; take fewer rows, features or agents"
-        ) from error
 
 
 def diverged(network: Network) -> ValueError:
@@ -170,7 +140,6 @@ def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
 
 def owners(agents: Any, rows: int) -> tuple[Array, Array]:
     """Return the sorted ids of the agents, and the place of each row's agent among them, `[rows]`."""
-    check_not_masked("agents", agents)
     ids = np.asarray(agents)
     if ids.ndim != 1 or len(ids) != rows:
         raise ValueError(
