@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from fedsurf.cli.console import err, print_json, say
+from fedsurf.common.text import percent
 from fedsurf.common.writing import check_folder
 from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig, PretrainConfig
 
@@ -91,5 +92,5 @@ def _show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
         return
     say(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
-        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}."
+        f"validation accuracy {percent(validation['pooled_accuracy'])} % pooled. It is in {file}."
     )

@@ -20,6 +20,11 @@ def listed(names: Iterable[object]) -> str:
     return (", ".join(every[:MAX_NAMES]) or "(none)") + more
 
 
+def percent(share: float | None, style: str = ".1f") -> str:
+    """Return a share as a number of percent, "-" for None."""
+    return "-" if share is None else f"{100 * share:{style}}"
+
+
 def printable(value: object, limit: int = MAX_CHARACTERS) -> str:
     """Return text that is safe to show in a terminal, on one line.
 
