@@ -85,7 +85,7 @@ def test_the_consensus_is_the_average_of_the_agents_heads(iris):
     best = model.decision_function(x, agent="ben").argmax(1)
     assert (model.predict(x, agent="ben") == model.classes_[best]).all()
     with pytest.raises(
-        ValueError, match="agent: got 'zoe', but it must be one of agents_: 'anna', "
+        ValueError, match="agent: got 'zoe', but it must be one of agents_: 'anna', 'ben'"
     ):
         model.predict(x, agent="zoe")
     with pytest.raises(

@@ -260,7 +260,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         coef, intercept = self.coef_, self.intercept_
         if agent is not None:
             known = self.agents_.tolist()
-            if agent not in known:
+            if not isinstance(agent, Hashable) or agent not in known:
                 raise ValueError(
                     f"agent: got {repr(agent)[:60]}, but it must be one of agents_: {listed(map(repr, known))}"
                 )
