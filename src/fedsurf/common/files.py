@@ -40,14 +40,9 @@ MAX_MESSAGE_CHARACTERS = 1000
 
 
 class FileError(ValueError):
-    r"""A file is missing, damaged, too large, or holds something else.
+    """A file is missing, damaged, too large, or holds something else.
 
     The message is one printable line that begins with the file's name.
-
-    Examples
-    --------
-    >>> print(FileError("wine.csv: has the column 'a\nb'"))
-    wine.csv: has the column 'a\nb'
     """
 
     def __init__(self, message: str) -> None:
@@ -81,17 +76,7 @@ def reading(path: Path, kind: str, limit: int | None = None) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.common.writing import write_json
-    >>> with TemporaryDirectory() as folder:
-    ...     write_json(Path(folder) / "a.json", {"rounds": 20})
-    ...     read_json(Path(folder) / "a.json")
-    {'rounds': 20}
-    """
+    """Read a JSON file."""
     with reading(path, "JSON", MAX_JSON_BYTES):
         return _parse(path, path.read_text(encoding="utf-8"))
 
