@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.common.checks import check_count, check_kind, counted
+from fedsurf.common.checks import check_count, check_kind
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.statistics import finite, standard_error, within_error
+from fedsurf.common.text import counted
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Entrant, method_named

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsurf.common.checks import counted
+from fedsurf.common.text import counted
 from fedsurf.common.writing import check_file, replacing
 from fedsurf.evaluation.evaluate import Evaluation
 from fedsurf.evaluation.run import Trajectories

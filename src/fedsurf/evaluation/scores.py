@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import counted
 from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.text import counted
 from fedsurf.evaluation.config import SHOWN_ROUNDS
 from fedsurf.evaluation.run import Trajectories
 

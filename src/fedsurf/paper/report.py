@@ -13,9 +13,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from fedsurf.common.checks import counted
 from fedsurf.common.configuration import differences, from_dict, to_dict
 from fedsurf.common.files import read_json, read_json_lines, reading
+from fedsurf.common.text import counted
 from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import save

@@ -6,8 +6,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedsurf.common.checks import counted
 from fedsurf.common.configuration import to_dict
+from fedsurf.common.text import counted
 from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import lock_folder
 from fedsurf.paper.artefacts import Artifact, ArtifactStore, open_folder

@@ -53,7 +53,6 @@ def load_for_modules(name: str | Path = "module") -> GradientTransfer:
     Examples
     --------
     >>> import fedsurf
-    >>> from torch import nn
     >>> model = fedsurf.ModuleModel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
     >>> fedsurf.load_for_modules().on(model, rounds=20).steps
     10

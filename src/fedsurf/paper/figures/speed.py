@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedsurf.common.checks import counted
+from fedsurf.common.text import counted
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.methods import method_named
 from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactStore
