@@ -32,7 +32,12 @@ from fedsurf.pretrained.recipes.populations import (
 from fedsurf.surf.constraints import Unrolled, UnrolledOptimizer
 from fedsurf.surf.training import Problem
 from fedsurf.tasks import sources
-from fedsurf.tasks.distribution import UNLIMITED, ClassImbalanced, DirichletAgents, Partition
+from fedsurf.tasks.distribution import (
+    UNLIMITED_EXAMPLES,
+    ClassImbalanced,
+    DirichletAgents,
+    Partition,
+)
 from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.optimizer import Transferable
 
@@ -126,7 +131,7 @@ class WideProblems:
             sizes = torch.randint(fewest, examples + 1, (agents,), generator=generator)
         tests = max(1, round(self.config.test_examples / agents))
         partition = self._partition(generator)
-        limit = torch.full((population.classes,), UNLIMITED)
+        limit = torch.full((population.classes,), UNLIMITED_EXAMPLES)
         labels = partition.labels(limit, sizes + tests, generator)
         train_y = [own[tests:] for own in labels]
         test_y = [own[:tests] for own in labels]
