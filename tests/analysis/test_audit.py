@@ -26,6 +26,7 @@ from fedsurf.analysis.interventions import (
 from fedsurf.analysis.subject import Subject
 from fedsurf.analysis.verdict import judge
 from fedsurf.cli.main import run
+from fedsurf.evaluation.study import Environment
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.tasks.config import FeatureConfig, TaskConfig
 from fedsurf.tasks.features import Features
@@ -394,15 +395,16 @@ class TestAudit:
         assert [row.name for row in found.rows[6:]] == ["reporting", "stale", "agents-4"]
         assert found.verdict.kind == "learned to learn"
 
-    def test_a_subclass_of_study_keeps_its_tasks_and_network(self, digits):
-        class OwnTasks(Study):
-            def test_tasks(self, seed):
+    def test_a_custom_environment_keeps_its_tasks_and_network(self, digits):
+        class CustomTasks(Environment):
+            def test_tasks(self, seed, count):
                 return [
                     rotate_features(task, random_data.seeded(0))
-                    for task in super().test_tasks(seed)
+                    for task in super().test_tasks(seed, count)
                 ]
 
-        study = OwnTasks(replace(STUDY, tasks=2), features=digits)
+        config = replace(STUDY, tasks=2)
+        study = Study(config, environment=CustomTasks(config, digits))
         found = audit(dgd(2), study, agents=(4,))
         assert [row.name for row in found.rows][5:] == ["unseen"]
         with pytest.raises(TypeError, match=r"^study: got 'digits', but it must be a Study"):

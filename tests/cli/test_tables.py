@@ -11,11 +11,11 @@ from rich.table import Table
 
 from fedsurf.cli.tables import layers_table, methods_table, reached_table, scores_table
 from fedsurf.common.writing import write_json
-from fedsurf.evaluation.comparison import Comparison
+from fedsurf.evaluation.compare import Comparison
 from fedsurf.evaluation.config import SHOWN_ROUNDS, StudyConfig
 from fedsurf.evaluation.evaluate import evaluate
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.evaluation.scores import SHARES, Reached, Score
+from fedsurf.evaluation.scores import REACHED_SHARES, Reached, Score
 
 
 def shown(table: Table, width: int = 80) -> str:
@@ -32,7 +32,7 @@ def test_a_narrow_terminal_shows_all_digits_of_a_comparison() -> None:
         spread=0.02,
         gap=(0.1234, 0.0123),
         floats=1_638_400.0,
-        reached=[Reached(share, 1.0, 195.0, 1_543_200.0) for share in SHARES],
+        reached=[Reached(share, 1.0, 195.0, 1_543_200.0) for share in REACHED_SHARES],
         diverged=[],
     )
     found = Comparison(StudyConfig(), [], [], [score], torch.tensor([0.9, 0.91]), None, [])

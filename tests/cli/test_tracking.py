@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedsurf.cli.tracking import TensorBoard
-from fedsurf.surf import StepRecord, ValidationRecord
+from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
 def test_a_missing_tensorboard_is_named_with_the_command_that_gets_it(

@@ -1,8 +1,11 @@
 """Files of every kind, damaged at random: a `FileError` comes out, or a value, and nothing else."""
 
+import json
 import resource
 import struct
 import zipfile
+from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +21,7 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 
 import fedsurf
+from fedsurf.algorithms import Start
 from fedsurf.common import files
 from fedsurf.common.files import (
     FileError,
@@ -31,6 +35,10 @@ from fedsurf.common.files import (
 )
 from fedsurf.common.writing import write_json, write_tensors
 from fedsurf.estimator.saved import SavedClassifier
+from fedsurf.evaluation.config import StudyConfig, TuneConfig
+from fedsurf.evaluation.methods import METHODS
+from fedsurf.evaluation.tuning import Trial, Tuned, TunedSettings
+from fedsurf.tasks.features import Features, fingerprint
 from fedsurf.tasks.sources.formats import read_npz
 from fedsurf.unrolled import Transferable, TransferableConfig
 
@@ -65,7 +73,29 @@ def _read_table(path: Path) -> None:
     read_columns(path, column_names(path), text=["label"])
 
 
+@cache
+def _tuned_settings() -> TunedSettings:
+    x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6) % 2
+    features = Features("mine", x, y, x, y, 2)
+    methods = {
+        name: Tuned(name, [Trial(dict(METHODS[name].defaults), 0.5)])
+        for name in ("dgd", "moon", "lda")
+    }
+    return TunedSettings(methods, StudyConfig(), TuneConfig(), fingerprint(features))
+
+
+def _use_settings(path: Path) -> None:
+    """Read tuned settings and compare them with others, as `fedsurf tune` and `compare` do."""
+    found, own = TunedSettings.read(path), _tuned_settings()
+    found.differences_from(own.study, own.data)
+    with suppress(ValueError):  # settings out of their range, or of another study, are no damage
+        own.extended(path)
+        for name in own.methods.keys() & found.methods:
+            METHODS[name].make(fedsurf.SoftmaxHead(4, 2), Start(), found.methods[name].best)
+
+
 KINDS = {
+    "settings": ("a.json", lambda path: _tuned_settings().write(path), _use_settings),
     "json": ("a.json", lambda path: write_json(path, {"a": [1, None, {"b": "é"}]}), read_json),
     "tensors": (
         "a.safetensors",
@@ -148,6 +178,75 @@ def test_a_damaged_file_gives_a_file_error_or_a_value(kind, edits):
 @given(edits=st.lists(_EDIT, min_size=1, max_size=4))
 def test_thousands_of_damaged_files_give_file_errors_or_values(kind, edits):
     _check_reading(kind, _edited(_original(kind), edits))
+
+
+_POSITIONS = st.lists(_POSITION, min_size=1, max_size=2)
+_OTHER_KINDS = [
+    None,
+    True,
+    5,
+    -1.5,
+    10**400,
+    float("inf"),
+    "text",
+    "",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": None},
+]
+
+
+def _places(content, path=()):
+    """Yield the path of every value inside JSON."""
+    items = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from _places(value, (*path, key))
+
+
+def _with_other_kinds(text: str, positions, value) -> str:
+    """Replace values of JSON by one of another kind."""
+    content = json.loads(text)
+    for position in positions:
+        places = list(_places(content))
+        *path, key = places[int(position * len(places))]
+        inner = content
+        for name in path:
+            inner = inner[name]
+        inner[key] = deepcopy(value)
+    return json.dumps(content)
+
+
+def _check_other_kinds(kind: str, positions, value) -> None:
+    original = _original(kind)
+    if kind == "settings":
+        changed = _with_other_kinds(original.decode(), positions, value).encode()
+    else:  # safetensors: the length of the header, the header in JSON, which holds ours, and tensors
+        end = 8 + int.from_bytes(original[:8], "little")
+        header = json.loads(original[8:end])
+        metadata = header["__metadata__"]
+        metadata["fedsurf"] = _with_other_kinds(metadata["fedsurf"], positions, value)
+        packed = json.dumps(header).encode()
+        changed = len(packed).to_bytes(8, "little") + packed + original[end:]
+    _check_reading(kind, changed)
+
+
+@pytest.mark.parametrize("kind", ["settings", "classifier", "optimizer"])
+@settings(max_examples=150, deadline=None, database=None)
+@given(positions=_POSITIONS, value=st.sampled_from(_OTHER_KINDS))
+def test_values_of_another_kind_give_a_file_error_or_a_value(kind, positions, value):
+    _check_other_kinds(kind, positions, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["settings", "classifier", "optimizer"])
+@settings(max_examples=3000, deadline=None, database=None)
+@given(positions=_POSITIONS, value=st.sampled_from(_OTHER_KINDS))
+def test_thousands_of_values_of_another_kind_give_file_errors_or_values(kind, positions, value):
+    _check_other_kinds(kind, positions, value)
 
 
 @pytest.fixture

@@ -50,13 +50,3 @@ def test_processes_of_joblib_take_one_each(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     with threads.threads(None):
         assert torch.get_num_threads() == 1
-
-
-def test_the_last_of_overlapping_blocks_restores_the_original_number():
-    first, second = threads.threads(1), threads.threads(2)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert torch.get_num_threads() == 2
-    second.__exit__(None, None, None)
-    assert torch.get_num_threads() == 3

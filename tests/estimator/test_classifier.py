@@ -84,9 +84,13 @@ def test_the_consensus_is_the_average_of_the_agents_heads(iris):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
     best = model.decision_function(x, agent="ben").argmax(1)
     assert (model.predict(x, agent="ben") == model.classes_[best]).all()
-    with pytest.raises(ValueError, match="agent: got 'zoe', but it must be one of the 5 agents"):
+    with pytest.raises(
+        ValueError, match="agent: got 'zoe', but it must be one of agents_: 'anna', 'ben'"
+    ):
         model.predict(x, agent="zoe")
-    with pytest.raises(ValueError, match=r"(?s)agent: got array\(.*, but it must be one of the 5"):
+    with pytest.raises(
+        ValueError, match=r"(?s)agent: got array\(.*, but it must be one of agents_: "
+    ):
         model.predict(x, agent=growers)
 
 
@@ -180,7 +184,7 @@ def test_an_agents_own_head_is_scored_as_it_predicts(iris, graph):
     assert unlike > 1 if graph == "ring" else unlike == 1
     assert model.score(x, y) == np.mean(model.predict(x) == y)
     assert model.score(x, y, weights) == np.average(model.predict(x) == y, weights=weights)
-    with pytest.raises(ValueError, match="agent: got 'zoe', but it must be one of the 5"):
+    with pytest.raises(ValueError, match="agent: got 'zoe', but it must be one of agents_: "):
         model.score(x, y, agent="zoe")
 
 
@@ -420,13 +424,13 @@ def test_numbers_as_text_are_the_nodes_of_these_numbers(iris):
         )
 
 
-@pytest.mark.parametrize("unit", ["ns", "s", "D"])
+@pytest.mark.parametrize("unit", ["s", "D"])
 def test_dates_are_ids(iris, unit):
     x, y, _ = iris
     days = np.array(["2020-01-01", "2020-01-03", "2020-01-02"], dtype=f"datetime64[{unit}]")
     model = FederatedClassifier(rounds=6).fit(x, y, agents=np.tile(days, 50))
     assert (model.agents_ == np.sort(days)).all()
-    for number, agent in enumerate(model.agents_):
+    for number, agent in enumerate(model.agents_.tolist()):
         assert agent in list(model.graph_)
         scores = x @ model.agent_coef_[number].T + model.agent_intercept_[number]
         assert (model.decision_function(x, agent=agent) == scores).all()
@@ -450,10 +454,10 @@ def test_tuples_and_other_values_with_an_order_are_ids(iris):
         ({"graph": nx.path_graph(4)}, "graph: got 4 nodes for 5 agents"),
         ({"graph": nx.empty_graph(5)}, "graph: got 5 components"),
         ({"graph": nx.DiGraph([(0, 1)])}, "graph: got a directed"),
-        ({"reporting": 2}, "reporting: got 2 with the graph 'regular'"),
+        ({"reporting": 2}, "reporting: got 2 with the graph 'regular', but only"),
         (
             {"reporting": 2, "graph": nx.path_graph(5)},
-            "reporting: got 2 with the graph 'of your own'",
+            "reporting: got 2 with a custom graph, but only",
         ),
         ({"reporting": 9, "graph": "star"}, "reporting: got 9, but it must be between 1 and 5"),
         ({"calling": "by name"}, "calling: got 'by name', but it must be 'random' or 'in-turn'"),
@@ -490,11 +494,6 @@ def objects(*values):
         ({"agents": np.array([1, *["a"] * 149], dtype=object)}, "agents: got ids without an order"),
         ({"agents": [1, *["a"] * 149]}, "agents: got ids without an order"),
         ({"agents": ["a", np.nan, *["b"] * 148]}, "agents: got no id for row 1"),
-        (
-            {"agents": objects(frozenset("a"), frozenset("b"), frozenset("ab"))},
-            r"agents: got ids without an order .frozenset",
-        ),
-        ({"agents": objects([1], [2], [3])}, "agents: got ids without an order .unhashable"),
         ({"y": np.array(["a", None, "b"] * 50, dtype=object)}, "y: got no label for row 1 .50 in"),
         ({"y": ["a", np.nan, "b"] * 50}, "y: got no label for row 1 .50 in"),
         ({"y": [1, None, 2] * 50}, "y: got no label for row 1 .50 in"),
@@ -515,23 +514,12 @@ def objects(*values):
             "X: got features of type datetime64",
         ),
         ({"X": np.full((150, 2), np.timedelta64(1, "D"))}, "X: got features of type timedelta64"),
-        ({"X": np.ma.masked_less(np.arange(300.0).reshape(150, 2), 3)}, "^X: got 3 masked values"),
-        ({"y": np.ma.masked_equal([0, 1, 2] * 50, 2)}, "^y: got 50 masked values"),
-        ({"agents": np.ma.masked_equal([0, 1, 2] * 50, 1)}, "^agents: got 50 masked values"),
     ],
 )
 def test_wrong_data_are_named(iris, change, message):
     given = {"X": iris[0], "y": iris[1], **change}
     with pytest.raises((ValueError, TypeError), match=message):
         FederatedClassifier().fit(**given)
-
-
-def test_masked_features_are_not_predicted(iris):
-    x, y, _ = iris
-    model, plain = (FederatedClassifier().fit(values, y) for values in (np.ma.array(x), x))
-    assert np.array_equal(model.coef_, plain.coef_)
-    with pytest.raises(ValueError, match=r"^X: got 4 masked values"):
-        model.predict(np.ma.array(x, mask=np.arange(len(x))[:, None] == [7] * 4))
 
 
 @pytest.mark.parametrize(
@@ -544,24 +532,6 @@ def test_masked_features_are_not_predicted(iris):
 def test_a_graph_with_more_nodes_than_rows_or_none_is_refused(iris, graph, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         FederatedClassifier(graph=graph).fit(*iris[:2])
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
-        MemoryError("Unable to allocate 9 GiB for an array"),
-    ],
-)
-def test_too_little_memory_is_reported_with_the_sizes(iris, monkeypatch, error):
-    def full(*_):
-        raise error
-
-    x, y, _ = iris
-    monkeypatch.setattr("fedsurf.estimator.classifier.examples_of", full)
-    agents = np.minimum(np.arange(150), 9)
-    with pytest.raises(ValueError, match=r"^X: got 150 rows .* 10 agents, .* largest has 141 rows"):
-        FederatedClassifier().fit(x, y, agents=agents)
 
 
 def test_too_many_agents_are_refused(iris):
@@ -710,21 +680,6 @@ def test_a_failed_fit_keeps_the_earlier_one(iris):
     with pytest.raises(ValueError, match=r"^agents: got shape"):
         model.fit(x, np.sort(y), agents=[1])
     assert model.predict(x).tolist() == before
-
-
-def test_a_failed_fit_to_other_features_keeps_the_earlier_one(iris):
-    x, y, _ = iris
-    model = FederatedClassifier(rounds=6)
-    with pytest.raises(ValueError, match=r"^y: got one class only"):
-        model.fit(x, np.zeros(150))
-    assert not hasattr(model, "n_features_in_")
-    frame = pd.DataFrame(x, columns=list("abcd"))
-    before = model.fit(frame, y).predict(frame).tolist()
-    with pytest.raises(ValueError, match=r"^y: got one class only"):
-        model.fit(x[:, :2], np.zeros(150))
-    assert model.n_features_in_ == 4
-    assert model.feature_names_in_.tolist() == list("abcd")
-    assert model.predict(frame).tolist() == before
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,9 @@ def test_folders_may_be_text(whole, data, tmp_path):
 def test_a_folder_of_pretraining_is_named_as_such(tmp_path):
     folder = RunFolder(tmp_path / "pretrained")
     folder.begin(PretrainConfig(), resume=False)
-    with pytest.raises(FileError, match=r"pretrained: made by a pretraining command, so it has no"):
+    with pytest.raises(
+        FileError, match=r"pretrained: made by a pretraining command, so it stores no"
+    ):
         Experiment.load(folder.path)
 
 

@@ -172,6 +172,11 @@ def test_settings_survive_their_file(tmp_path: Path) -> None:
         lambda content: {**content, "study": [1]},
         lambda content: {**content, "methods": {"dgd": []}},
         lambda content: {**content, "methods": {"dgd": [{"step_size": 0.1}]}},
+        lambda content: {**content, "methods": {"dgd": [{"score": 1.0, "step_size": [1]}]}},
+        lambda content: {**content, "methods": {"dgd": [{"score": 1.0, "batch_size": "a"}]}},
+        lambda content: {**content, "study": {**content["study"], "seeds": []}},
+        lambda content: {**content, "data": {}},
+        lambda content: {**content, "data": {**content["data"], "train": 5}},
     ],
 )
 def test_a_damaged_file_of_settings_is_named(tmp_path: Path, spoil) -> None:

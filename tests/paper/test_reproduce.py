@@ -16,7 +16,6 @@ from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator
 from fedsurf.common.writing import lock_folder
 from fedsurf.models import SoftmaxHead
-from fedsurf.paper import making
 from fedsurf.paper.artefacts import (
     SURF_T,
     Artifact,
@@ -30,12 +29,10 @@ from fedsurf.paper.artefacts import (
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import Pace, duration_text, seconds_of, total_seconds
 from fedsurf.paper.figures import FIGURES, figures_named
-from fedsurf.paper.figures.figure import UNTUNED
-from fedsurf.paper.making import StepTimer
+from fedsurf.paper.figures.figure import UNTUNED_KINDS
 from fedsurf.paper.report import deviations, write_report
 from fedsurf.paper.reproduce import in_order, make_in_processes, reproduce
 from fedsurf.paper.sizes import SIZES, parameters_of
-from fedsurf.surf.training import ValidationRecord
 from fedsurf.unrolled import UDGD
 
 SMOKE = SIZES["smoke"]
@@ -88,7 +85,7 @@ def test_classical_methods_run_twice_and_the_pretrained_optimizer_once(made, nam
     for panel in panels:
         here = [curve for curve in curves if curve["panel"] == panel]
         tuned = {curve["label"] for curve in here if curve["kind"] == "tuned"}
-        untuned = {curve["label"] for curve in here if curve["kind"] in UNTUNED}
+        untuned = {curve["label"] for curve in here if curve["kind"] in UNTUNED_KINDS}
         assert tuned == untuned
         assert len(tuned) == (5 if name == "speed-star" else 3)
         assert [curve["label"] for curve in here].count(SURF_T) == 1
@@ -371,7 +368,7 @@ def test_other_processes_make_the_same_and_their_errors_are_errors_here(made, tm
 
 
 def test_the_estimate_counts_the_steps_of_meta_training():
-    pace = Pace({False: 2.0, True: 3.0}, gradient=0.0, record=0.0, centralised=0.0)
+    pace = Pace({False: 2.0, True: 3.0}, gradient=0.0, record=0.0)
     surf = replace(SMOKE.regular.surf, steps=100, validate_every=200)
     graph = Artifact("optimizer", replace(SMOKE.regular, surf=surf))
     server = Artifact("optimizer", replace(SMOKE.star, surf=surf))
@@ -405,19 +402,3 @@ def test_reports_escape_names_of_files(tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "a|&lt;b&gt;.npz" in page
     assert "<b>" not in page
-
-
-def test_the_seconds_of_a_step_do_not_include_validations(tmp_path, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(making, "perf_counter", lambda: now[0])
-    file = tmp_path / "pace.json"
-    timer = StepTimer(file)
-    now[0] += 50  # the work before the first step
-    timer.on_start(0, 4)
-    for step in range(1, 5):
-        now[0] += step
-        timer.on_step(None)
-        if step % 2 == 0:
-            now[0] += 30
-            timer.on_validation(ValidationRecord(step, 0.0, 0.0, 0.0, [], [], []), None)
-    assert read(file) == {"steps": 4, "seconds_per_step": 2.5}

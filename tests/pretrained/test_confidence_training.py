@@ -13,7 +13,7 @@ from random_data import seeded
 import fedsurf
 from fedsurf.pretrained.config import ConfidenceConfig, WideConfig
 from fedsurf.pretrained.recipes.confidence_training import (
-    FACTORS,
+    FACTOR_COUNT,
     MAX_AGENTS,
     OTHER_LAYERS,
     Observations,
@@ -48,10 +48,10 @@ def test_losses_for_each_factor_are_those_of_a_plain_loop():
     logits = torch.randn(2, 5, 3, generator=seeded(0), dtype=torch.float64)
     labels = torch.randint(3, (1, 5), generator=seeded(1))
     found = losses_by_factor(logits, labels)
-    assert found.shape == (2, FACTORS)
+    assert found.shape == (2, FACTOR_COUNT)
     for head in range(2):
-        for place in range(FACTORS):
-            factor = math.exp(-MAX_LOG_FACTOR + 2 * MAX_LOG_FACTOR * place / (FACTORS - 1))
+        for place in range(FACTOR_COUNT):
+            factor = math.exp(-MAX_LOG_FACTOR + 2 * MAX_LOG_FACTOR * place / (FACTOR_COUNT - 1))
             total = 0.0
             for example, label in enumerate(labels[0].tolist()):
                 scores = [factor * float(one) for one in logits[head, example]]
@@ -61,11 +61,11 @@ def test_losses_for_each_factor_are_those_of_a_plain_loop():
 
 @given(st.floats(-MAX_LOG_FACTOR, MAX_LOG_FACTOR))
 def test_between_factors_losses_are_on_a_line(logarithm):
-    losses = torch.rand(1, FACTORS, generator=seeded(0), dtype=torch.float64)
+    losses = torch.rand(1, FACTOR_COUNT, generator=seeded(0), dtype=torch.float64)
     at = torch.tensor([logarithm], dtype=torch.float64, requires_grad=True)
     found = interpolated(losses, at)
-    step = 2 * MAX_LOG_FACTOR / (FACTORS - 1)
-    below = min(FACTORS - 2, math.floor((logarithm + MAX_LOG_FACTOR) / step))
+    step = 2 * MAX_LOG_FACTOR / (FACTOR_COUNT - 1)
+    below = min(FACTOR_COUNT - 2, math.floor((logarithm + MAX_LOG_FACTOR) / step))
     left, right = float(losses[0, below]), float(losses[0, below + 1])
     part = (logarithm + MAX_LOG_FACTOR) / step - below
     assert float(found.detach()) == pytest.approx(left + part * (right - left), abs=1e-9)
@@ -81,7 +81,7 @@ def test_observations_of_a_problem_are_the_same_each_time():
         assert torch.equal(seen.known, again.known)
         assert torch.equal(seen.losses, again.losses)
         assert seen.known.shape == (len(seen.losses), INPUTS_SIZE)
-        assert seen.losses.shape[1] == FACTORS
+        assert seen.losses.shape[1] == FACTOR_COUNT
         assert 1 <= len(seen.losses) <= MAX_AGENTS * (1 + OTHER_LAYERS)
         assert seen.losses.min() >= 0
         assert not seen.losses.requires_grad
@@ -129,7 +129,7 @@ def test_jitter_is_added_to_all_inputs_that_agents_did_not_measure():
 def test_every_problem_has_the_same_weight_and_infinite_losses_have_none():
     logs, known = logarithms(), torch.zeros(1, INPUTS_SIZE)
     low, high = (logs + 0.5).abs()[None], (logs - 0.5).abs()[None]
-    lost = Observations(known, torch.full((1, FACTORS), torch.nan))
+    lost = Observations(known, torch.full((1, FACTOR_COUNT), torch.nan))
     seen = [
         Observations(known.expand(9, -1), low.expand(9, -1)),
         Observations(known, 3 * high),
@@ -166,26 +166,6 @@ def test_a_single_head_is_enough_to_train():
     seen = Observations(torch.zeros(1, INPUTS_SIZE), logarithms().abs()[None])
     fit(confidence, [seen], ConfidenceConfig(steps=2), seeded(1))
     assert all(value.isfinite().all() for value in confidence.parameters())
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("problems", 0),
-        ("steps", 0),
-        ("rare_share", 1.1),
-        ("learning_rate", 0.0),
-        ("weight_decay", math.inf),
-        ("jitter", math.nan),
-    ],
-)
-def test_invalid_settings_are_refused_before_any_problem(name, value):
-    def never(_title, _total):
-        raise AssertionError
-
-    config = replace(ConfidenceConfig(), **{name: value})
-    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be"):
-        train_confidence(whole(), WideProblems(SMALL, 3), config, never)
 
 
 def test_an_optimizer_without_confidence_is_refused():

@@ -174,8 +174,6 @@ def test_a_used_folder_and_another_recipe_are_refused(whole, tmp_path):
         ("optimizer.width", "0", "width: got 0, but it must be at least 1"),
         ("optimizer.class-width", "-1", "class_width: got -1, but it must be at least 1"),
         ("optimizer.confidence-width", "-1", "confidence_width: got -1, but it must be at least 0"),
-        ("problems.real-share", "2", "real_share: got 2.0, but it must be between 0 and 1"),
-        ("confidence.jitter", "nan", "jitter: got nan, but it must be"),
     ],
 )
 def test_invalid_settings_are_refused_before_the_work(tmp_path, capsys, option, value, message):

@@ -66,12 +66,6 @@ def test_a_random_network_has_gradients():
     assert model.gradient(weights, data).abs().amax(1).min() > 0
 
 
-@pytest.mark.parametrize("name", ["server_share", "batch_share"])
-def test_servers_and_mini_batches_are_refused(name):
-    with pytest.raises(ValueError, match=rf"^{name}: got 0\.1, but it must be 0"):
-        ModuleProblems(replace(SMALL, **{name: 0.1}), 0)
-
-
 def test_the_shipped_recipe_constrains_descent_on_graphs():
     assert DEFAULT.surf.descent.constrained
     assert DEFAULT.problems.server_share == 0

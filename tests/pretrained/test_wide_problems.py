@@ -1,7 +1,6 @@
 """The distribution of wide problems: seeds, ranges, shares, and sources of data."""
 
-import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -214,29 +213,6 @@ def test_configured_shares_and_sizes_are_kept():
     assert any(isinstance(faulty.training(n).network, FaultyNetwork) for n in range(10))
 
 
-def test_the_order_of_calls_changes_nothing_else_of_a_problem(wide):
-    random, turns, half = (
-        WideProblems(replace(wide.config, real_share=0.0, in_turn_share=share), 0)
-        for share in (0.0, 1.0, 0.5)
-    )
-    for number in range(30):
-        one, two, three = (problems.training(number) for problems in (random, turns, half))
-        assert same(one, two)
-        assert same(one, three)
-        assert one.batch_size == two.batch_size
-        assert one.network.facts.reporting == two.network.facts.reporting
-        if one.network.server:
-            assert innermost(one.network).calling == "random"
-            assert innermost(two.network).calling == "in-turn"
-        if isinstance(one.network, FaultyNetwork):
-            values = torch.randn(one.network.nodes, 2, generator=seeded(0))
-            mixed = []
-            for network in (one.network, two.network):
-                network.reset(seeded(1))
-                mixed.append(network.agent_rows(network.mix(values)))
-            assert torch.equal(*mixed)  # the same faults, and the first calls are the same
-
-
 def test_label_noise_replaces_a_share_of_the_labels_by_any():
     labels = torch.full((4000,), 3)
     found = problems_module._flip(labels, 0.3, 5, seeded(0))
@@ -254,28 +230,6 @@ def test_rare_classes_are_drawn_with_concentrations_between_a_tenth_and_one():
     assert 0.1 <= values[0] < 0.12
     assert values[100] == pytest.approx(0.1**0.5, rel=0.2)  # as many below as above, by logarithms
     assert 0.85 < values[-1] <= 1
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        ("views", 0, "at least 1"),
-        ("max_agents", 0, "at least 10, "),
-        ("max_agents", 9, "at least 10, "),
-        ("max_examples", 199, "at least 200, two for each"),
-        ("test_examples", 0, "at least 1"),
-        *(
-            (field.name, value, "between 0 and 1$")
-            for field in fields(WideConfig)
-            if field.name.endswith("_share")
-            for value in (-0.1, 1.1, math.nan)
-        ),
-    ],
-)
-def test_invalid_configurations_are_refused(name, value, wanted):
-    config = replace(WideConfig(), **{name: value})
-    with pytest.raises(ValueError, match=rf"^{name}: got {value}, but it must be {wanted}"):
-        WideProblems(config, 0)
 
 
 def test_the_narrowest_distribution_keeps_to_its_sizes():

@@ -18,8 +18,13 @@ from fedsurf.common.randomness import generator
 from fedsurf.common.streams import Streams
 from fedsurf.models import ModuleModel, SoftmaxHead
 from fedsurf.network import Network, StarNetwork
-from fedsurf.surf import DescentConfig, gradient_norm, slack, unroll
-from fedsurf.surf.constraints import batched_norms, can_batch_norms, slack_per_constraint
+from fedsurf.surf import DescentConfig, slack, unroll
+from fedsurf.surf.constraints import (
+    batched_norms,
+    can_batch_norms,
+    gradient_norm,
+    slack_per_constraint,
+)
 from fedsurf.tasks.task import Task
 
 agents = st.integers(1, 4)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedsurf.surf import ValidationRecord
 from fedsurf.surf.loop import FEASIBLE_RULE, INFEASIBLE_RULE, RULES, choose
+from fedsurf.surf.training import ValidationRecord
 
 
 def record(step, loss, slack, error=0.1):

@@ -290,11 +290,8 @@ def test_a_class_without_examples_is_named_without_advice_on_replacement(partiti
         alpha=10.0,
         replacement=replacement,
     )
-    with pytest.raises(
-        ValueError, match=r"^pool: got no examples of the task's class 2, "
-    ) as error:
+    with pytest.raises(ValueError, match=r"^pool: got 0 examples of the task's class 2, .*leave"):
         TaskDistribution(x, y, 3, config).draw(seeded(0))
-    assert "replacement" not in str(error.value)
     with pytest.raises(ValueError, match=r"^pool: got no examples, but a task needs 300$"):
         TaskDistribution(x[:0], y[:0], 3, config).draw(seeded(0))
 

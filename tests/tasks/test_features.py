@@ -39,6 +39,10 @@ class Counting(nn.Module):
 OWN = FeatureConfig(backbone="mine", components=4, image_size=6)
 
 
+def cached(module, config=OWN, dataset=IMAGES, version="1"):
+    return features_of(dataset, config, module=module, version=version, progress=False)
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSURF_HOME", str(tmp_path / "home"))
@@ -152,75 +156,53 @@ def test_none_as_components_keeps_all():
 
 def test_a_second_call_reads_the_cache_without_running_the_module():
     module = Counting()
-    first = features_of(IMAGES, OWN, module=module, progress=False)
+    first = cached(module)
     assert module.seen == 60
-    second = features_of(IMAGES, replace(OWN, components=2), module=module, progress=False)
-    third = features_of(IMAGES, OWN, module=module, progress=False)
+    second = cached(module, replace(OWN, components=2))
+    third = cached(module)
     assert module.seen == 60
     assert second.train_x.shape[1] == 2
     assert torch.equal(first.train_x, third.train_x)
     assert torch.equal(first.test_x, third.test_x)
 
 
-def test_the_cache_distinguishes_data_weights_names_and_sizes(home):
-    features_of(IMAGES, OWN, module=Counting(), progress=False)
-    features_of(IMAGES, OWN, module=Counting(seed=1), progress=False)
-    features_of(IMAGES, replace(OWN, backbone="other"), module=Counting(), progress=False)
-    features_of(replace(IMAGES, version="2"), OWN, module=Counting(), progress=False)
+def test_the_cache_distinguishes_data_versions_names_and_sizes(home):
+    cached(Counting())
+    cached(Counting(seed=1), version="2")
+    cached(Counting(), replace(OWN, backbone="other"))
+    cached(Counting(), dataset=replace(IMAGES, version="2"))
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
     for size in (6, 8):
-        features_of(IMAGES, replace(OWN, image_size=size), module=pooled, progress=False)
+        cached(pooled, replace(OWN, image_size=size), version="pooled")
     assert len(list((home / "features").iterdir())) == 6
+
+
+def test_features_of_a_module_without_a_version_are_not_cached(home):
+    module = Counting()
+    features_of(IMAGES, OWN, module=module, progress=False)
+    features_of(IMAGES, OWN, module=module, progress=False)
+    assert module.seen == 120
+    assert not home.exists()
 
 
 def test_a_damaged_cache_is_reported_and_computed_again(home, caplog):
     module = Counting()
-    first = features_of(IMAGES, OWN, module=module, progress=False)
+    first = cached(module)
     (path,) = (home / "features").iterdir()
     content = bytearray(path.read_bytes())
     content[-5] ^= 0xFF
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        second = features_of(IMAGES, OWN, module=module, progress=False)
+        second = cached(module)
     assert "damaged and is computed again" in caplog.text
     assert torch.equal(first.train_x, second.train_x)
-    features_of(IMAGES, OWN, module=module, progress=False)
+    cached(module)
     assert module.seen == 120
 
 
 def test_features_are_not_lost_where_the_cache_cannot_be_written(home, caplog):
     home.write_text("a file where a folder should be")
     with caplog.at_level(logging.WARNING):
-        found = features_of(IMAGES, OWN, module=Counting(), progress=False)
+        found = cached(Counting())
     assert "cannot be cached" in caplog.text
     assert found.train_x.isfinite().all()
-
-
-class Shifted(nn.Module):
-    """A module whose buffer is in no state dict."""
-
-    def __init__(self, by):
-        super().__init__()
-        self.register_buffer("by", torch.tensor(by), persistent=False)
-
-    def forward(self, x):
-        return (x - self.by).square().flatten(1)
-
-
-class Doubled(Shifted):
-    def forward(self, x):
-        return 2 * (x - self.by).flatten(1).square()
-
-
-def test_the_cache_distinguishes_buffers_and_code_of_a_module(home, monkeypatch):
-    def features(module):
-        return features_of(IMAGES, OWN, module=module, progress=False).train_x
-
-    modules = (Shifted(0.0), Shifted(0.9), Doubled(0.0))
-    found, fresh = [features(module) for module in modules], []
-    for number, module in enumerate(modules):
-        monkeypatch.setenv("FEDSURF_HOME", str(home / f"empty-{number}"))
-        fresh.append(features(module))
-    for one, other in zip(found, fresh, strict=True):
-        torch.testing.assert_close(one, other)
-    assert not torch.equal(found[0], found[1])

@@ -74,8 +74,8 @@ def test_both_parts_hold_all_classes_equally_often_and_finite_features(name):
     data, (classes, features) = dataset(name), SHAPES[name]
     assert (data.name, data.classes, data.images) == (name, classes, False)
     for x, y, size in (
-        (data.train_x, data.train_y, synthetic.TRAIN),
-        (data.test_x, data.test_y, synthetic.TEST),
+        (data.train_x, data.train_y, synthetic.TRAIN_EXAMPLES),
+        (data.test_x, data.test_y, synthetic.TEST_EXAMPLES),
     ):
         assert x.shape == (size, features)
         assert x.dtype == np.float32

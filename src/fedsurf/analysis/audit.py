@@ -97,7 +97,7 @@ _GRAPHS: tuple[GraphKind, ...] = ("regular", "erdos-renyi", "ring", "torus", "co
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit."""
+    """The result of an audit; `audit` has an example."""
 
     subject: str
     """The name of the optimizer."""
@@ -179,7 +179,7 @@ def audit(
     accuracies = [row.accuracy for row in data if row.accuracy is not None]
     verdict = judge(runs.accuracy, runs.chance, *accuracies[:3])
     rows = [runs.untouched, *data, runs.on_other_data(other)]
-    if not study.is_custom:  # a subclass may not follow changes of its configuration
+    if not study.is_custom:  # a custom environment may not follow changes of the configuration
         count = config.task.agents
         half = count // 2 + count // 2 % 2  # even, as a graph of odd degree needs it
         numbers = (half, 2 * count) if agents is None else agents

@@ -25,11 +25,10 @@ from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator
 from fedsurf.common.statistics import mean_interval, upper_limit
 from fedsurf.common.writing import plain, write_json, write_rows
+from fedsurf.evaluation.evaluate import layer_norms
 from fedsurf.evaluation.experiment import Experiment
-from fedsurf.surf import unroll
 from fedsurf.surf.config import DescentConfig, GradientExamples
 from fedsurf.surf.constraints import MIN_NORM, slack
-from fedsurf.tasks.task import Task
 
 Vacuous = Literal["", "start", "largest", "infinite"]
 
@@ -43,7 +42,6 @@ class Bound:
 
     Examples
     --------
-    >>> from fedsurf.analysis.certificate import Bound
     >>> bound = Bound(0.5, sample_error=1.0, failure=0.5, largest_norm=9.0, norms=(8.0, 5.0, 2.0))
     >>> bound.radius, bound.values, bound.holds, bound.vacuous
     (20.0, (28.0, 22.0, 20.5), True, 'largest')
@@ -90,15 +88,9 @@ class Bound:
             return "largest"
         return "start" if last >= self.norms[0] else ""
 
-    @property
-    def failure_needed(self) -> float:
-        """The δ below which the radius is below the norm at the start; 0 if no δ is small enough."""
-        room = self.epsilon * self.norms[0] - self.sample_error
-        return room / (self.largest_norm + room) if room > 0 else 0.0
-
     def to_dict(self) -> dict[str, Any]:
         """Return constants and bounds as plain numbers; None stands for infinity."""
-        constants = ("epsilon", "sample_error", "failure", "largest_norm", "failure_needed")
+        constants = ("epsilon", "sample_error", "failure", "largest_norm")
         names = (*constants, "radius", "values", "holds", "vacuous")
         return {name: plain(getattr(self, name)) for name in names}
 
@@ -117,7 +109,7 @@ class Fall:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The theorems' quantities, measured on meta-test tasks.
+    """The theorems' quantities, measured on meta-test tasks; `certify` has an example.
 
     `layers` has the measurements at the start, which is layer 0 and has no constraint, and at every layer.
     Values are means over meta-test tasks; ``_low`` and ``_high`` are the ends of confidence intervals.
@@ -176,7 +168,7 @@ class Certificate:
 
     def write(self, folder: Path) -> None:
         """Write certificate.json, certificate.csv, certificate.png and certificate.svg."""
-        from fedsurf.analysis.figures import certificate_figure
+        from fedsurf.analysis.charts import certificate_figure
         from fedsurf.evaluation.plots import save
 
         write_json(folder / "certificate.json", self.to_dict())
@@ -237,27 +229,11 @@ def certify(
     training = [draw(generator(config.seed, "train-task", number)) for number in range(count)]
     imposed = config.surf.descent
     descent = replace(imposed, gradient_examples=gradient_examples or imposed.gradient_examples)
-
-    def measure(task: Task, *path: str | int) -> Tensor:
-        _, norms = unroll(
-            optimizer,
-            optimizer.steps,
-            task,
-            experiment.network,
-            descent,
-            gradient_batch_size=config.surf.gradient_batch_size,
-            weighting=config.surf.weighting,
-            seed=config.seed,
-            path=path,
-        )
-        advance()
-        return norms
-
-    with torch.no_grad(), progress(f"{optimizer.name}: gradient norms", tasks + count) as advance:
-        norms = [measure(task, "descent", at) for at, task in enumerate(test)]
-        others = [measure(task, "certificate", at) for at, task in enumerate(training)]
-    measured = torch.stack(norms), torch.stack(others)
-    return certificate_of(*measured, descent, subject=optimizer.name, confidence=confidence)
+    surf, network, seed = replace(config.surf, descent=descent), experiment.network, config.seed
+    with progress(f"{optimizer.name}: gradient norms", tasks + count) as advance:
+        norms = layer_norms(optimizer, test, network, surf, seed, "descent", advance)
+        others = layer_norms(optimizer, training, network, surf, seed, "certificate", advance)
+    return certificate_of(norms, others, descent, subject=optimizer.name, confidence=confidence)
 
 
 def certificate_of(

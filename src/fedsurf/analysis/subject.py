@@ -26,7 +26,6 @@ class Subject:
     Examples
     --------
     >>> from fedsurf.algorithms import DGD
-    >>> from fedsurf.analysis.subject import Subject
     >>> Subject("DGD", lambda head: DGD(head, step_size=1.0), steps=60).seen
     ()
     >>> Subject.of("softmax-head", rounds=10).seen
@@ -112,13 +111,7 @@ def _of_run(experiment: Experiment) -> Subject:
         make,
         optimizer.steps,
         seen=(config.data.source,),
-        study=StudyConfig(
-            data=config.data,
-            task=config.task,
-            network=config.network,
-            validation_share=config.validation_share,
-            seeds=(config.seed,),
-        ),
+        study=replace(StudyConfig.of(config), initial_deviation=None),
         shift=config.network.shift,
         parameters=sum(value.numel() for value in optimizer.parameters()),
     )

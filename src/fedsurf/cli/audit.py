@@ -41,7 +41,7 @@ def audit(
         json: Print the numbers as JSON instead of a table.
     """
     from fedsurf.analysis.audit import audit as run_audit
-    from fedsurf.analysis.figures import audit_figure
+    from fedsurf.analysis.charts import audit_figure
     from fedsurf.analysis.subject import Subject
     from fedsurf.cli import console
     from fedsurf.cli.progress import opener

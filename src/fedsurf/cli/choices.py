@@ -11,13 +11,11 @@ if TYPE_CHECKING:
     Preset = ExperimentConfig
     AnyStudy = StudyConfig
 else:
-    Preset = tyro.extras.subcommand_type_from_defaults(
-        {name: entry.config for name, entry in PRESETS.items()},
-        {name: entry.description for name, entry in PRESETS.items()},
-        prefix_names=False,
-    )
-    AnyStudy = tyro.extras.subcommand_type_from_defaults(
-        {name: entry.config for name, entry in STUDIES.items()},
-        {name: entry.description for name, entry in STUDIES.items()},
-        prefix_names=False,
+    Preset, AnyStudy = (
+        tyro.extras.subcommand_type_from_defaults(
+            {name: entry.config for name, entry in entries.items()},
+            {name: entry.description for name, entry in entries.items()},
+            prefix_names=False,
+        )
+        for entries in (PRESETS, STUDIES)
     )

@@ -13,7 +13,7 @@ from fedsurf.common.writing import check_folder
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS
 
 if TYPE_CHECKING:
-    from fedsurf.evaluation.comparison import Comparison
+    from fedsurf.evaluation.compare import Comparison
 
 
 def compare(
@@ -69,7 +69,7 @@ def run_comparison(config: AnyStudy, folder: Path, **options: object) -> Compari
     """Compare with progress bars, and write the results into a folder."""
     from fedsurf.cli.progress import opener
     from fedsurf.common.threads import limit_threads
-    from fedsurf.evaluation import comparison
+    from fedsurf.evaluation import compare as comparison
 
     check_folder(folder)
     limit_threads(0)

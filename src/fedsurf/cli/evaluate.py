@@ -70,7 +70,7 @@ def show_evaluations(
     """Print the tables or the JSON of evaluations, and draw the figure."""
     from fedsurf.cli.tables import layers_table, methods_table
     from fedsurf.evaluation import plots
-    from fedsurf.evaluation.comparison import run_label
+    from fedsurf.evaluation.compare import run_label
 
     if as_json:
         print_json([{"run": str(run), **one.to_dict()} for run, one in found.items()])

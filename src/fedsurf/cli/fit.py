@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from fedsurf.cli.console import err, new_table, note, out, print_json, say
-from fedsurf.common.checks import counted, printable
+from fedsurf.common.text import counted, percent, printable
 from fedsurf.common.writing import check_file, lock_folder, write_rows
 from fedsurf.network.config import Calling, GraphKind
 
@@ -158,7 +158,7 @@ def _summary(found: "Predictions") -> str:
         return labels
     every = found.known == len(found.labels)
     among = "them" if every else f"the {found.known} with a known label"
-    summary = f"{labels}, {100 * found.accuracy:.1f} % of {among} right"
+    summary = f"{labels}, {percent(found.accuracy)} % of {among} right"
     if found.unknown_labels:
         has = "has" if found.unknown_labels == 1 else "have"
         summary += f" ({found.unknown_labels} {has} a label that is not among the classes)"
@@ -180,7 +180,7 @@ def _show(result: "FitResult") -> None:
     )
     for row in result.trajectory:
         floats = f"{row['floats'] / numbers['agents']:,.0f}"
-        shares = _percent(row["accuracy"]), _percent(row["test_accuracy"])
+        shares = percent(row["accuracy"]), percent(row["test_accuracy"])
         loss, disagreement = f"{row['loss']:.3f}", f"{row['disagreement']:.3g}"
         table.add_row(str(row["rounds"]), floats, loss, *shares, disagreement)
     out.print(table)
@@ -194,9 +194,5 @@ def _show(result: "FitResult") -> None:
         ("the agents together, consensus", "test_accuracy"),
         ("all data in one place (scikit-learn)", "centralised"),
     ):
-        table.add_row(name, _percent(numbers[key]))
+        table.add_row(name, percent(numbers[key]))
     out.print(table)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"

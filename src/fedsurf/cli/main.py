@@ -26,7 +26,8 @@ from typing import Any
 import tyro
 
 from fedsurf import __version__
-from fedsurf.common.checks import is_out_of_memory, printable
+from fedsurf.common.checks import is_out_of_memory
+from fedsurf.common.text import printable
 
 COMMANDS = {
     "demo": "demo",
@@ -167,6 +168,7 @@ def _log_to_terminal() -> None:
 
     handler = RichHandler(console=err, show_time=False, show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it reports its new font cache
 
 
 def _way_to_resume(arguments: list[str]) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from fedsurf.cli.console import err, print_json, say
+from fedsurf.common.text import percent
 from fedsurf.common.writing import check_folder
 from fedsurf.pretrained.config import WEIGHTS_FILE, ModulePretrainConfig, PretrainConfig
+
+if TYPE_CHECKING:
+    from fedsurf.cli.progress import TerminalProgress
 
 
 def pretrain(
@@ -31,17 +37,10 @@ def pretrain(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
-    from fedsurf.cli.progress import TerminalProgress
-    from fedsurf.common.threads import limit_threads
-    from fedsurf.pretrained.recipes.heads import pretrain as run_pretraining
+    from fedsurf.pretrained.recipes.heads import pretrain as make
 
-    if not resume:
-        check_folder(folder)
-    limit_threads(0)
-    with TerminalProgress(err) as bar:
-        _, best = run_pretraining(
-            config, folder, resume=resume, observers=[bar], open_bar=bar.next_part
-        )
+    with _progress(folder, resume=resume) as bar:
+        _, best = make(config, folder, resume=resume, observers=[bar], open_bar=bar.next_part)
     _show(best, folder / WEIGHTS_FILE, as_json=json)
     if not json:
         say(f"Next: fedsurf audit {quote(str(folder / WEIGHTS_FILE))}")
@@ -65,16 +64,24 @@ def pretrain_modules(
             interruption. The recipe must be the same.
         json: Print the result as JSON.
     """
+    from fedsurf.pretrained.recipes.modules import pretrain_for_modules as make
+
+    with _progress(folder, resume=resume) as bar:
+        _, best = make(config, folder, resume=resume, observers=[bar])
+    _show(best, folder / WEIGHTS_FILE, as_json=json)
+
+
+@contextmanager
+def _progress(folder: Path, *, resume: bool) -> Iterator[TerminalProgress]:
+    """Check the folder, use one thread, and show a progress bar."""
     from fedsurf.cli.progress import TerminalProgress
     from fedsurf.common.threads import limit_threads
-    from fedsurf.pretrained.recipes.modules import pretrain_for_modules as run_pretraining
 
     if not resume:
         check_folder(folder)
     limit_threads(0)
     with TerminalProgress(err) as bar:
-        _, best = run_pretraining(config, folder, resume=resume, observers=[bar])
-    _show(best, folder / WEIGHTS_FILE, as_json=json)
+        yield bar
 
 
 def _show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
@@ -85,5 +92,5 @@ def _show(best: dict[str, Any], file: Path, *, as_json: bool) -> None:
         return
     say(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
-        f"validation accuracy {100 * validation['pooled_accuracy']:.1f} % pooled. It is in {file}."
+        f"validation accuracy {percent(validation['pooled_accuracy'])} % pooled. It is in {file}."
     )

@@ -15,6 +15,7 @@ from rich.progress import (
 )
 
 from fedsurf.common.progress import OpenBar
+from fedsurf.common.text import percent
 from fedsurf.surf.training import StepRecord, ValidationRecord
 
 
@@ -45,7 +46,7 @@ class TerminalProgress(_Bar):
 
     @contextmanager
     def next_part(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """Let the bar tell of other work, with a title and a total; yields what advances it."""
+        """Reset the bar to another part of the work; yields the function that advances it."""
         self.reset(self._bar, total=total, description=title, numbers="")
         yield lambda: self.advance(self._bar)
 
@@ -58,7 +59,7 @@ class TerminalProgress(_Bar):
 
     def on_step(self, record: StepRecord) -> None:
         """Advance the bar."""
-        accuracy = "" if self._accuracy is None else f" accuracy {100 * self._accuracy:.1f} %"
+        accuracy = "" if self._accuracy is None else f" accuracy {percent(self._accuracy)} %"
         self.update(
             self._bar,
             completed=record.step,
@@ -79,7 +80,7 @@ class TerminalProgress(_Bar):
             self._rule = best_by
         self.console.print(
             f"step {record.step}: validation loss {record.loss:.3f}, "
-            f"accuracy {100 * record.accuracy:.1f} % own, {100 * record.pooled_accuracy:.1f} % pooled; "
+            f"accuracy {percent(record.accuracy)} % own, {percent(record.pooled_accuracy)} % pooled; "
             f"{holding} of {len(record.slack)} constraints hold, worst slack "
             f"{record.slack[worst]:+.4f} (layer {worst + 1}){best}",
             highlight=False,

@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from fedsurf.cli.console import new_table
-from fedsurf.common.checks import counted
 from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.text import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedsurf.analysis.audit import Audit
     from fedsurf.analysis.certificate import Certificate
-    from fedsurf.evaluation.comparison import Comparison
+    from fedsurf.evaluation.compare import Comparison
     from fedsurf.evaluation.evaluate import Evaluation
     from fedsurf.evaluation.scores import Score
     from fedsurf.paper.claims import Claim
@@ -44,8 +44,8 @@ def audit_table(found: Audit) -> Table:
             row.title,
             _with_error(row.accuracy),
             _with_error(row.change, sign="+"),
-            _percent(row.chance),
-            _percent(row.centralised),
+            _mean(row.chance),
+            _mean(row.centralised),
             end_section=following is not None and following.expected != row.expected,
         )
     return table
@@ -69,8 +69,8 @@ def certificate_table(found: Certificate) -> Table:
     for layer, row in enumerate(found.layers.itertuples()):
         constraint = (
             f"{row.slack:+.3f} [{row.slack_low:+.3f}, {row.slack_high:+.3f}]",
-            f"{100 * row.violated:.0f} %",
-            f"{100 * row.failed:.0f} %",
+            f"{percent(row.violated, '.0f')} %",
+            f"{percent(row.failed, '.0f')} %",
             f"{row.sample_error:.3f}",
         )
         table.add_row(
@@ -118,7 +118,7 @@ def scores_table(found: Comparison) -> Table:
     )
     for score in found.scores:
         shown = [score.accuracy.get(count) for count in rounds]
-        cells = ["" if pair is None else f"{100 * pair[0]:.1f}" for pair in shown]
+        cells = ["" if pair is None else percent(pair[0]) for pair in shown]
         end = _rounded(score.end[1], score.end[2], 1)
         table.add_row(_named(score.label, score.diverged), *cells, end, _rounded(*score.gap, 2))
     mean, error = found.ceiling.mean().item(), finite(standard_error(found.ceiling))
@@ -196,8 +196,8 @@ def layers_table(found: Evaluation) -> Table:
             str(layer),
             str(rounds),
             _number(runs.loss[:, layer].mean(), ".3f"),
-            f"{100 * runs.accuracy[:, layer].nan_to_num(0.0).mean():.1f}",
-            f"{100 * runs.pooled_accuracy[:, layer].nan_to_num(0.0).mean():.1f}",
+            _mean(runs.accuracy[:, layer]),
+            _mean(runs.pooled_accuracy[:, layer]),
             _number(descent.norms[:, layer].mean(), ".4f"),
             slack,
             error,
@@ -229,22 +229,22 @@ def claims_table(claims: dict[str, list[Claim]]) -> Table:
     return table
 
 
-def _percent(values: Tensor | None) -> str:
-    return "-" if values is None else f"{100 * float(values.mean()):.1f}"
+def _mean(values: Tensor | None, style: str = ".1f") -> str:
+    """Return the mean in percent; the accuracy of a run that diverged is 0."""
+    return percent(None if values is None else float(values.nan_to_num(0.0).mean()), style)
 
 
 def _with_error(values: Tensor | None, sign: str = "") -> str:
     """Return the mean in percent and its standard error; the accuracy of a run that diverged is 0."""
-    if values is None:
-        return "-"
-    values = 100 * values.nan_to_num(0.0)
-    error = f" ± {float(standard_error(values)):.1f}" if len(values) > 1 else ""
-    return f"{float(values.mean()):{sign}.1f}{error}"
+    if values is None or len(values) < 2:
+        return _mean(values, f"{sign}.1f")
+    error = float(standard_error(values.nan_to_num(0.0)))
+    return f"{_mean(values, f'{sign}.1f')} ± {percent(error)}"
 
 
 def _rounded(mean: float, error: float | None, digits: int) -> str:
-    shown = f"{100 * mean:.{digits}f}"
-    return shown if error is None else f"{shown} ±{100 * error:.{digits}f}"
+    shown = percent(mean, f".{digits}f")
+    return shown if error is None else f"{shown} ±{percent(error, f'.{digits}f')}"
 
 
 def _named(name: str, diverged: Iterable[int | None]) -> str:

@@ -8,6 +8,7 @@ import tyro
 
 from fedsurf.cli.choices import Preset
 from fedsurf.cli.console import err, print_json, say
+from fedsurf.common.text import percent
 from fedsurf.common.writing import check_folder
 
 
@@ -38,8 +39,8 @@ def train(
         return
     say(
         f"The best optimizer is that of step {validation['step']}, by {best['rule']}: "
-        f"validation accuracy {100 * validation['accuracy']:.1f} % own, "
-        f"{100 * validation['pooled_accuracy']:.1f} % pooled. "
+        f"validation accuracy {percent(validation['accuracy'])} % own, "
+        f"{percent(validation['pooled_accuracy'])} % pooled. "
         f"It is in {folder / 'best.safetensors'}."
     )
     say(f"Next: fedsurf evaluate {quote(str(folder))}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from fedsurf.cli.choices import AnyStudy
+from fedsurf.common.text import percent
 from fedsurf.common.writing import check_file
 from fedsurf.evaluation.config import TuneConfig
 
@@ -50,8 +51,7 @@ def tune(
     )
     for name, tuned in found.items():
         settings = ", ".join(f"{key} {_plain(value)}" for key, value in tuned.best.items())
-        score = f"{100 * tuned.trials[0].score:.1f}"
-        table.add_row(name, str(len(tuned.trials)), score, settings)
+        table.add_row(name, str(len(tuned.trials)), percent(tuned.trials[0].score), settings)
     out.print(table)
 
 

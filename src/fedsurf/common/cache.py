@@ -31,10 +31,8 @@ class Cache:
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import torch
-    >>> from fedsurf.common.cache import Cache
     >>> with TemporaryDirectory() as folder:
     ...     cache = Cache(Path(folder))
     ...     cache.write("DGD", {"rounds": 3}, {"loss": torch.zeros(2)})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
-from fedsurf.common.checks import listed, printable
+from fedsurf.common.text import listed, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,15 +40,9 @@ MAX_MESSAGE_CHARACTERS = 1000
 
 
 class FileError(ValueError):
-    r"""A file is missing, damaged, too large, or holds something else.
+    """A file is missing, damaged, too large, or holds something else.
 
     The message is one printable line that begins with the file's name.
-
-    Examples
-    --------
-    >>> from fedsurf.common.files import FileError
-    >>> print(FileError("wine.csv: has the column 'a\nb'"))
-    wine.csv: has the column 'a\nb'
     """
 
     def __init__(self, message: str) -> None:
@@ -82,19 +76,7 @@ def reading(path: Path, kind: str, limit: int | None = None) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.common.files import read_json
-    >>> from fedsurf.common.writing import write_json
-    >>> with TemporaryDirectory() as folder:
-    ...     write_json(Path(folder) / "a.json", {"rounds": 20})
-    ...     read_json(Path(folder) / "a.json")
-    {'rounds': 20}
-    """
+    """Read a JSON file."""
     with reading(path, "JSON", MAX_JSON_BYTES):
         return _parse(path, path.read_text(encoding="utf-8"))
 
@@ -145,17 +127,13 @@ def read_tensors_into(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
                 f"{path}: lacks the tensors {listed(sorted(set(into) - names))} "
                 f"and has the unknown ones {listed(sorted(names - set(into)))}"
             )
-        for name, tensor in into.items():
-            shape = file.get_slice(name).get_shape()
-            if shape != list(tensor.shape):
-                raise FileError(
-                    f"{path}: {name} has shape {shape}, but {list(tensor.shape)} was expected"
-                )
         stored = {name: file.get_tensor(name) for name in into}  # mapped, not in memory yet
         for name, tensor in into.items():
-            if stored[name].dtype != tensor.dtype:
+            found = stored[name]
+            if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
                 raise FileError(
-                    f"{path}: {name} is {stored[name].dtype}, but {tensor.dtype} was expected"
+                    f"{path}: {name} is {found.dtype} of shape {list(found.shape)}, but {tensor.dtype} of "
+                    f"shape {list(tensor.shape)} was expected"
                 )
         for name, tensor in into.items():
             tensor.detach().copy_(stored[name])
@@ -192,10 +170,8 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import numpy as np
-    >>> from fedsurf.common.files import array_names, read_arrays
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "data.npz"
     ...     np.savez(path, x=np.ones(2), y=np.arange(3))

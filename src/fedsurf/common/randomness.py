@@ -23,7 +23,6 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
 
     Examples
     --------
-    >>> import torch
     >>> from fedsurf import generator
     >>> torch.equal(*(torch.rand(3, generator=generator(0, "task", 17)) for _ in range(2)))
     True

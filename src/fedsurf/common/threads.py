@@ -8,14 +8,9 @@ cores either.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
 
 MAX_SMALL_PARAMETERS = 50_000_000
 """Parameters of an optimizer below which one thread is fastest."""
-
-_lock = Lock()
-_original_counts: list[int] = []
-"""The number of threads before the outermost `threads` block, once for each open block."""
 
 
 def limit_threads(parameters: int) -> None:
@@ -37,22 +32,14 @@ def threads(n_jobs: int | None) -> Iterator[None]:
     """Let torch use this many threads for a while, counted as scikit-learn counts jobs.
 
     -1 is all cores; None is one, or the number that joblib is configured with. The number is global to
-    the process: where blocks overlap in several threads, the newest decides, and the last to leave
-    restores the original number.
+    the process.
     """
     import torch
     from joblib import effective_n_jobs
 
-    count = effective_n_jobs(n_jobs)
-    with _lock:
-        _original_counts.append(
-            _original_counts[0] if _original_counts else torch.get_num_threads()
-        )
-        torch.set_num_threads(count)
+    before = torch.get_num_threads()
+    torch.set_num_threads(effective_n_jobs(n_jobs))
     try:
         yield
     finally:
-        with _lock:
-            original = _original_counts.pop()
-            if not _original_counts:
-                torch.set_num_threads(original)
+        torch.set_num_threads(before)

@@ -18,9 +18,10 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedsurf.common.checks import check_kind, check_option, check_share, check_whole, counted
+from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
 from fedsurf.common.randomness import generator
 from fedsurf.common.streams import Streams
+from fedsurf.common.text import listed
 from fedsurf.common.threads import threads
 from fedsurf.estimator.federations import (
     Array,
@@ -31,8 +32,6 @@ from fedsurf.estimator.federations import (
     diverged,
     examples_of,
     federation_network,
-    names_of,
-    restored_on_error,
     training_errors,
 )
 from fedsurf.models import SoftmaxHead
@@ -178,7 +177,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with restored_on_error(self), _on_cpu():
+        with _on_cpu():
             check_features(X)
             check_labels(y)
             x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
@@ -195,7 +194,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             network = federation_network(
                 self.graph,
-                names_of(ids),
+                ids.tolist(),
                 generator(seed, "graph"),
                 degree=self.degree,
                 probability=self.probability,
@@ -203,12 +202,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 calling=self.calling,
             )
             network.reset(generator(seed, "network"))
-            with training_errors(network, owner, x.shape[1]), threads(self.n_jobs):
+            with training_errors(network), threads(self.n_jobs):
                 examples = examples_of(x, labels, owner, len(ids))
                 task = Task(examples, examples, len(classes))
                 self._train(task, network, Streams(seed, network.ids, "fit"), on_layer)
             self.classes_, self.agents_, self.owner_ = classes, ids, owner
-            names = dict(enumerate(names_of(ids)))
+            names = dict(enumerate(ids.tolist()))
             self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
             self.n_rounds_, self.floats_ = network.rounds, network.floats
         return self
@@ -259,12 +258,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = self._checked(X)
         coef, intercept = self.coef_, self.intercept_
         if agent is not None:
-            known = names_of(self.agents_)
+            known = self.agents_.tolist()
             if not isinstance(agent, Hashable) or agent not in known:
                 raise ValueError(
-                    f"agent: got {repr(agent)[:60]}, but it must be one of the "
-                    f"{counted(len(known), 'agent')} in agents_: {', '.join(map(repr, known[:3]))}"
-                    f"{', …' if len(known) > 3 else ''}"
+                    f"agent: got {repr(agent)[:60]}, but it must be one of agents_: {listed(map(repr, known))}"
                 )
             place = known.index(agent)
             coef, intercept = self.agent_coef_[place], self.agent_intercept_[place]

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, cast, get_args
 
 import networkx as nx
@@ -11,10 +10,10 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 
-from fedsurf.common.checks import check_count, counted, is_out_of_memory
+from fedsurf.common.checks import check_count
+from fedsurf.common.text import counted
 from fedsurf.network import (
     Calling,
     GraphConfig,
@@ -38,8 +37,7 @@ DEFAULT_REWIRED = 0.1
 
 
 def check_features(x: Any) -> None:
-    """Raise if features are masked, or dates, of which NumPy would make numbers."""
-    check_not_masked("X", x)
+    """Raise if features are dates, of which NumPy would make numbers."""
     types = x.dtypes if isinstance(x, pd.DataFrame) else [np.asarray(x).dtype]
     dated = [str(kind) for kind in types if kind.kind in "mM"]
     if dated:
@@ -47,21 +45,13 @@ def check_features(x: Any) -> None:
 
 
 def check_labels(y: Any) -> None:
-    """Raise if labels are masked or missing."""
-    check_not_masked("y", y)
+    """Raise if labels are missing."""
     given = np.asarray(y, dtype=object)  # NumPy makes text of a NaN among text
     missing = np.flatnonzero(pd.isna(given))
     if given.ndim == 1 and missing.size:
         raise ValueError(
             f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
         )
-
-
-def check_not_masked(argument: str, values: Any) -> None:
-    """Raise if values of an array are masked: NumPy would use the numbers below the mask."""
-    masked = values.mask.sum() if isinstance(values, np.ma.MaskedArray) else 0
-    if masked:
-        raise ValueError(f"{argument}: got {masked} masked values, but no value may be missing")
 
 
 def check_label_types(y: Array) -> None:
@@ -79,34 +69,14 @@ def check_label_types(y: Array) -> None:
 
 
 @contextmanager
-def restored_on_error(estimator: BaseEstimator) -> Iterator[None]:
-    """Restore a fitted estimator if it cannot be fitted again: scikit-learn's checks change it, too."""
-    before = dict(vars(estimator))
-    try:
-        yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
-        raise
-
-
-@contextmanager
-def training_errors(network: Network, owner: Array, features: int) -> Iterator[None]:
-    """Name X in errors of numbers out of range, divergence, and too little memory."""
+def training_errors(network: Network) -> Iterator[None]:
+    """Name X in errors of numbers out of range and of divergence."""
     try:
         yield
     except FeatureRangeError as error:
         raise FeatureRangeError(str(error).replace("task", "X", 1)) from error
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise diverged(network) from error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        sizes = np.bincount(owner)
-        raise ValueError(
-            f"X: got {len(owner)} rows of {features} features for {len(sizes)} agents, of whom the largest "
-            f"has {sizes.max()} rows: more than fits into memory; take fewer rows, features or agents"
-        ) from error
 
 
 def diverged(network: Network) -> ValueError:
@@ -170,7 +140,6 @@ def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
 
 def owners(agents: Any, rows: int) -> tuple[Array, Array]:
     """Return the sorted ids of the agents, and the place of each row's agent among them, `[rows]`."""
-    check_not_masked("agents", agents)
     ids = np.asarray(agents)
     if ids.ndim != 1 or len(ids) != rows:
         raise ValueError(
@@ -185,28 +154,12 @@ def owners(agents: Any, rows: int) -> tuple[Array, Array]:
         )
     try:
         found, owner = np.unique(given, return_inverse=True)
-        if given.dtype.kind == "O":
-            _check_order(found.tolist())
     except TypeError as error:
         raise ValueError(
             f"agents: got ids without an order ({error}), but they must be all numbers, all text, all dates "
             "or all tuples of such"
         ) from error
     return found.astype(ids.dtype), owner
-
-
-def _check_order(ids: list[Any]) -> None:
-    """Raise unless ids can be nodes of a graph, and each is less than the next, unlike sets."""
-    if len(set(ids)) < len(ids) or not all(one < after for one, after in pairwise(ids)):
-        raise TypeError(f"{repr(ids[0])[:60]} and others")
-
-
-def names_of(ids: Array) -> list[Hashable]:
-    """Return ids as Python's own values, or as NumPy's where Python has none: times in nanoseconds."""
-    names: list[Hashable] = ids.tolist()
-    if ids.dtype.kind in "mM" and any(isinstance(name, int) for name in names):
-        return list(ids)
-    return names
 
 
 def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> UnpaddedExamples:
@@ -231,7 +184,6 @@ def family(
 
     Examples
     --------
-    >>> from fedsurf.estimator.federations import family
     >>> family("regular", 9).degree, family("torus", 13).kind
     (4, 'ring')
     """
@@ -277,9 +229,10 @@ def federation_network(
     if config is not None and config.kind == "star":
         return StarNetwork(len(ids), reporting, generator, calling=calling)
     if reporting is not None:
+        kind = f"the graph {graph!r}" if named else "a custom graph"
         raise ValueError(
-            f"reporting: got {reporting} with the graph {graph if named else 'of your own'!r}, but only "
-            "through a server, with graph='star', do some agents report and others not"
+            f"reporting: got {reporting} with {kind}, but only through a server, with graph='star', do some "
+            "agents report and others not"
         )
     built = _ordered(graph, ids) if config is None else make_graph(config, len(ids), generator)
     return Network(built, shift="metropolis")

@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 
 from fedsurf.algorithms.local import local_optimum
-from fedsurf.common.checks import counted
 from fedsurf.common.progress import OpenBar, silent
+from fedsurf.common.text import counted
 from fedsurf.common.writing import (
     TEMPORARY_PATTERN,
     check_folder,
@@ -26,7 +26,7 @@ from fedsurf.common.writing import (
 from fedsurf.estimator.classifier import FederatedClassifier
 from fedsurf.estimator.federations import Array, examples_of
 from fedsurf.estimator.saved import FILE, SavedClassifier
-from fedsurf.estimator.tables import LabelledTable, read_features, read_labelled, spelled_as
+from fedsurf.estimator.tables import LabelledTable, read_features, read_labelled
 from fedsurf.models import SoftmaxHead
 from fedsurf.tasks.groups import group_agents, join_groups, split_examples
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, layer_count
@@ -86,9 +86,7 @@ def fit_table(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.estimator.fit import fit_table, predict_table
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "data.csv"
     ...     rows = "\n".join(f"{row % 10},{'small' if row % 10 < 5 else 'large'}" for row in range(60))
@@ -201,13 +199,12 @@ def predict_table(model: str | Path, data: str | Path) -> Predictions:
     labels = [saved.classes[place] for place in probabilities.argmax(1)]
     if y is None:
         return Predictions(labels, probabilities, saved.classes, None, 0, None)
-    right = spelled_as(saved.classes, y.tolist())
-    pairs = zip(labels, right, strict=True)
-    hits = [str(found) == true for found, true in pairs if true is not None]
-    known = {None, *map(str, saved.classes)}
-    unknown = sum(true not in known for true in right)
-    accuracy = float(np.mean(hits))
-    return Predictions(labels, probabilities, saved.classes, accuracy, len(hits), unknown)
+    pairs = zip(map(str, labels), y.tolist(), strict=True)
+    known = [(found, str(true)) for found, true in pairs if true is not None]
+    accuracy = float(np.mean([found == true for found, true in known]))
+    names = set(map(str, saved.classes))
+    unknown = sum(true not in names for _, true in known)
+    return Predictions(labels, probabilities, saved.classes, accuracy, len(known), unknown)
 
 
 def check_model_folder(folder: Path) -> None:

@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import softmax
+from sklearn.utils.validation import check_array
 
-from fedsurf.common.checks import check_kind, counted, listed
+from fedsurf.common.checks import check_kind
 from fedsurf.common.files import FileError, read_all_tensors, read_metadata
+from fedsurf.common.text import counted, listed
 from fedsurf.common.writing import write_tensors
-from fedsurf.estimator.federations import Array
+from fedsurf.estimator.federations import Array, check_features
 
 FILE, LINEAR = "head.safetensors", "linear.safetensors"
 """Names of the files: fedsurf's own, and the state dict of an `nn.Linear`."""
@@ -38,8 +41,6 @@ class SavedClassifier:
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> import numpy as np
-    >>> from fedsurf.estimator.saved import SavedClassifier
     >>> saved = SavedClassifier(np.array([[0.0], [1.0]]), np.zeros(2), ["no", "yes"], ["size"], None, {})
     >>> with TemporaryDirectory() as folder:
     ...     saved.write(folder)
@@ -55,8 +56,11 @@ class SavedClassifier:
     config: dict[str, Any]
 
     def __post_init__(self) -> None:
-        check_kind(self.classes, list, "classes", "a list of text or numbers")
-        check_kind(self.features, list | None, "features", "a list of text, or None")
+        _check_names(self.classes, "classes", str | int | float, "text or numbers")
+        if self.features is not None:
+            _check_names(self.features, "features", str, "text")
+        check_kind(self.label, str | None, "label", "text, or None")
+        check_kind(self.config, dict, "config", "a table of settings")
         weight, bias, rows = np.shape(self.weight), np.shape(self.bias), len(self.classes)
         if len(weight) != 2 or weight[0] != rows or bias != (rows,):
             raise ValueError(
@@ -84,19 +88,12 @@ class SavedClassifier:
                     f"{listed(self.features)}, each once"
                 )
             x = np.asarray(x)[:, [columns.index(name) for name in self.features]]
-        try:
-            given = np.asarray(x)
-            if given.dtype.kind in "mMc":  # NumPy would make numbers of them
-                raise TypeError(str(given.dtype))  # noqa: TRY301
-            given = given if given.dtype.kind == "f" else given.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"x: got features that are not numbers ({error})") from error
-        if given.ndim != 2 or given.shape[1] != self.weight.shape[1]:
+        check_features(x)
+        given: Array = check_array(x, dtype=(np.float64, np.float32), input_name="x")
+        if given.shape[1] != self.weight.shape[1]:
             raise ValueError(
                 f"x: got shape {list(given.shape)}, but it must be [rows, {self.weight.shape[1]}]"
             )
-        if not np.isfinite(given).all():
-            raise ValueError("x: got a value that is NaN or infinite, but all must be finite")
         return given
 
     def write(self, folder: str | Path) -> None:
@@ -129,3 +126,12 @@ class SavedClassifier:
             return SavedClassifier(tensors["weight"].numpy(), tensors["bias"].numpy(), **metadata)
         except (TypeError, ValueError) as error:
             raise FileError(f"{path}: {error}") from error
+
+
+def _check_names(names: list[Any], argument: str, kind: type | UnionType, wanted: str) -> None:
+    """Raise unless names are a list of different values of one kind."""
+    check_kind(names, list, argument, f"a list of {wanted}")
+    for place, name in enumerate(names):
+        check_kind(name, kind, f"{argument}[{place}]", wanted)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{argument}: got {listed(names)}, but each must be different")

@@ -7,7 +7,7 @@ labels and agents are read as text, so that "007" stays apart from "7".
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedsurf.common.checks import counted, listed
 from fedsurf.common.files import FileError, array_names, column_names, read_arrays, read_columns
+from fedsurf.common.text import counted, listed
 from fedsurf.estimator.federations import Array
 from fedsurf.tasks.dataset import split
 from fedsurf.tasks.sources.formats import NPZ_WHOLE, part_names
@@ -29,8 +29,8 @@ _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names that pandas gives to columns without a name, often the index of a data frame."""
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 """Names of columns that may be the first row of a table without names."""
-_MAX_WHOLE = 2.0**63
-"""Limit below which whole floats are 64-bit integers."""
+_WHOLE_FLOAT = r"^(-?(?:0|[1-9]\d*))\.0$"
+"""A whole number as many programs write it if another value of its column is missing."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ def read_labelled(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> from fedsurf.estimator.tables import read_labelled
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "data.csv"
     ...     _ = path.write_text("size,site,label\n1,007,a\n2,7,b\n")
@@ -173,30 +171,6 @@ def read_features(
     return x, y
 
 
-def spelled_as(classes: Iterable[Any], labels: Iterable[Any]) -> list[str | None]:
-    """Return labels as text, with whole numbers spelled as among the classes: "7", or "7.0".
-
-    Whether whole numbers end in ".0" depends on the other values of their column, which may differ
-    between files. A missing label, None, stays None.
-
-    Examples
-    --------
-    >>> from fedsurf.estimator.tables import spelled_as
-    >>> spelled_as([7, 8], ["7.0", "8", None])
-    ['7', '8', None]
-    """
-    known = {str(name) for name in classes}
-
-    def spelled(label: Any) -> str | None:
-        if label is None:
-            return None
-        text = str(label)
-        other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
-        return other if other in known and text not in known else text
-
-    return [spelled(label) for label in labels]
-
-
 def _kind_of(path: Path) -> str:
     kind = path.suffix.lower()
     if kind not in (".csv", ".parquet", ".npz"):
@@ -237,8 +211,7 @@ def _read_npz(path: Path, agent: str | None, test_share: float) -> LabelledTable
             f"{path}: {names[2]}: got {counted(test_x.shape[1], 'feature')}, but {names[0]} has {x.shape[1]}"
         )
     if "U" in (y.dtype.kind, test_y.dtype.kind):
-        y = y.astype(str)
-        test_y = np.array(spelled_as(np.unique(y), test_y.tolist()))
+        y, test_y = y.astype(str), test_y.astype(str)
     return LabelledTable(x, y, ids, test_x, test_y, agent=agent)
 
 
@@ -274,36 +247,23 @@ def _numbers_of(path: Path, frame: pd.DataFrame) -> Array:
 
 
 def _labels_of(path: Path, name: str, values: pd.Series) -> Array:
-    """Return labels or ids: whole numbers if all of them are, also if all end in .0, or else text."""
+    """Return labels or ids: whole numbers if all of them are, or else text; 7.0 is 7."""
     missing = np.flatnonzero(values.isna())
     if missing.size:
         raise FileError(
             f"{path}: column {name!r}: got no value in row {missing[0] + 1} ({missing.size} in all), but each "
             "row needs one"
         )
-    if pd.api.types.infer_dtype(values) == "bytes":
-        try:
-            values = values.astype(object).str.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise FileError(f"{path}: column {name!r}: got bytes that are not UTF-8") from error
-    numbers: Array = values.to_numpy()
-    if numbers.dtype.kind in "iu":
-        return numbers
-    if numbers.dtype.kind == "f":
-        _check_finite(path, numbers[:, None], [f"column {name!r}"])
-        if (numbers == np.floor(numbers)).all() and (np.abs(numbers) < _MAX_WHOLE).all():
-            return numbers.astype(np.int64)
-    text = np.array([str(value).strip() for value in values.array])
-    # Many programs write a column of whole numbers that has a gap somewhere as 7.0.
-    bare = text
-    if np.char.endswith(text, ".0").all():
-        bare = np.array([value.removesuffix(".0") for value in text.tolist()])
+    if values.dtype.kind == "f":
+        _check_finite(path, values.to_numpy()[:, None], [f"column {name!r}"])
+    text = values.astype(str).str.strip().str.replace(_WHOLE_FLOAT, r"\1", regex=True)
+    labels: Array = text.to_numpy().astype(str)
     try:
-        whole: Array = bare.astype(np.int64)
+        whole: Array = labels.astype(np.int64)
     except (ValueError, OverflowError):
-        return text
-    same = (whole.astype(bare.dtype) == bare).all()  # unlike "007", which is not "7"
-    return whole if same else text
+        return labels
+    same = (whole.astype(labels.dtype) == labels).all()  # unlike "007", which is not "7"
+    return whole if same else labels
 
 
 def _matrix(path: Path, name: str, array: Array) -> Array:
@@ -318,7 +278,7 @@ def _matrix(path: Path, name: str, array: Array) -> Array:
 
 
 def _vector(path: Path, name: str, array: Array, rows: int) -> pd.Series:
-    if array.shape != (rows,) or array.dtype.kind not in "iufbUSmM":
+    if array.shape != (rows,) or array.dtype.kind not in "iufbUmM":
         raise FileError(
             f"{path}: {name}: got {array.dtype} of shape {list(array.shape)}, but it must hold numbers or "
             f"text of shape [{rows}], one for each example"

@@ -39,7 +39,6 @@ def ablation(
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import fedsurf
-    >>> from fedsurf.evaluation import ablation
     >>> config = fedsurf.preset("smoke")
     >>> config = replace(config, surf=replace(config.surf, steps=1, validation_tasks=1))
     >>> with TemporaryDirectory() as folder:

@@ -75,6 +75,18 @@ class StudyConfig:
     #: Share of the data set's training part that only validation tasks use.
     validation_share: float = 0.4
 
+    @staticmethod
+    def of(config: ExperimentConfig) -> "StudyConfig":
+        """Return the study of an experiment: its data, tasks, network, start and seed."""
+        return StudyConfig(
+            data=config.data,
+            task=config.task,
+            network=config.network,
+            seeds=(config.seed,),
+            initial_deviation=config.optimizer.initial_deviation,
+            validation_share=config.validation_share,
+        )
+
 
 @dataclass(frozen=True)
 class TuneConfig:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from fedsurf.algorithms.centralised import Centralised
-from fedsurf.common.checks import check_count, check_kind, counted
+from fedsurf.common.checks import check_count, check_kind
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.statistics import finite, standard_error, within_error
+from fedsurf.common.text import counted
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Entrant, method_named
@@ -56,7 +57,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of the methods on the same meta-test tasks."""
+    """The results of the methods on the same meta-test tasks; `evaluate` has an example."""
 
     unrolled: Trajectories
     """The meta-trained optimizer, layer by layer."""
@@ -171,19 +172,10 @@ def evaluate(
 
 def _study_of(experiment: Experiment, tasks: int) -> Study:
     """Return a study in the environment of an experiment, for classical methods on its tasks."""
-    config = experiment.config
-    network = config.network
+    network = experiment.config.network
     if network.shift == "laplacian":  # does not average, as DGD must
         network = replace(network, shift="metropolis")
-    study = StudyConfig(
-        config.data,
-        config.task,
-        network,
-        tasks=tasks,
-        seeds=(config.seed,),
-        initial_deviation=config.optimizer.initial_deviation,
-        validation_share=config.validation_share,
-    )
+    study = replace(StudyConfig.of(experiment.config), network=network, tasks=tasks)
     return Study(study, environment=experiment.environment)
 
 

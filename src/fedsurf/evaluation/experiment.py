@@ -186,7 +186,7 @@ def _read_config(folder: RunFolder) -> ExperimentConfig:
     """Read the configuration of a run and of its best optimizer, which must agree."""
     if "problems" in folder.read_content():
         raise FileError(
-            f"{folder.path}: made by a pretraining command, so it has no data of its own; use its "
+            f"{folder.path}: made by a pretraining command, so it stores no data; use its "
             "optimizer.safetensors instead, as a pretrained optimizer"
         )
     config = folder.read_config(ExperimentConfig)

@@ -26,7 +26,14 @@ RunsOn = Literal["graph", "server", "any"]
 
 @dataclass(frozen=True)
 class LogRange:
-    """Numbers between `low` and `high`, uniform on a logarithmic scale."""
+    """Numbers between `low` and `high`, uniform on a logarithmic scale.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> 0.1 <= LogRange(0.1, 10.0).draw(fedsurf.generator(0)) <= 10.0
+    True
+    """
 
     low: float
     high: float
@@ -39,7 +46,14 @@ class LogRange:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values."""
+    """One of some values.
+
+    Examples
+    --------
+    >>> import fedsurf
+    >>> Choice((10, None)).draw(fedsurf.generator(0)) in (10, None)
+    True
+    """
 
     values: tuple[Setting, ...]
 
@@ -56,7 +70,6 @@ class Method:
     --------
     >>> import fedsurf
     >>> from fedsurf.algorithms import DGD, Start
-    >>> from fedsurf.evaluation.methods import LogRange
     >>> space = {"step_size": LogRange(0.1, 1.0)}
     >>> method = fedsurf.Method("mine", "My DGD", DGD, "any", space, {"step_size": 0.3})
     >>> method.make(fedsurf.SoftmaxHead(4, 2), Start(), {}).step_size
@@ -121,15 +134,15 @@ def _method(
     return Method(name, title, build, runs_on, space, defaults, options)
 
 
+def _graph(name: str, title: str, build: Callable[..., Algorithm], **settings: Tunable) -> Method:
+    """Return a method that corrects gradient steps over a graph without a server."""
+    return _method(name, title, build, "graph", (), step_size=(0.1, _STEP), **settings)
+
+
 def _server(name: str, title: str, build: Callable[..., Algorithm], **settings: Tunable) -> Method:
     """Return a method of local steps through a server."""
-    settings = {
-        "step_size": (0.3, _STEP),
-        "local_steps": _LOCAL_STEPS,
-        "batch_size": _BATCH,
-        **settings,
-    }
-    return _method(name, title, build, "server", ("weighting",), **settings)
+    local = {"step_size": (0.3, _STEP), "local_steps": _LOCAL_STEPS, "batch_size": _BATCH}
+    return _method(name, title, build, "server", ("weighting",), **(local | settings))
 
 
 _ALL = (
@@ -144,22 +157,14 @@ _ALL = (
         momentum=(0.9, _MOMENTUM),
         batch_size=_BATCH,
     ),
-    _method(
+    _graph(
         "gradient-tracking",
         "gradient tracking",
         algorithms.GradientTracking,
-        "graph",
-        step_size=(0.1, _STEP),
         momentum=(0.0, _MOMENTUM),
     ),
-    _method("extra", "EXTRA", algorithms.EXTRA, "graph", step_size=(0.1, _STEP)),
-    _method(
-        "exact-diffusion",
-        "Exact Diffusion",
-        algorithms.ExactDiffusion,
-        "graph",
-        step_size=(0.1, _STEP),
-    ),
+    _graph("extra", "EXTRA", algorithms.EXTRA),
+    _graph("exact-diffusion", "Exact Diffusion", algorithms.ExactDiffusion),
     _server("fedavg", "FedAvg", algorithms.FedAvg),
     _server("fedprox", "FedProx", algorithms.FedProx, mu=(0.01, LogRange(0.001, 1.0))),
     _server(

@@ -1,7 +1,7 @@
 """Figures from trajectories."""
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from fedsurf.common.checks import counted
+from fedsurf.common.text import counted
 from fedsurf.common.writing import check_file, replacing
 from fedsurf.evaluation.evaluate import Evaluation
 from fedsurf.evaluation.run import Trajectories
@@ -162,14 +162,16 @@ def _plain(name: str) -> str:
 
 
 def _accuracy(axis: Axes, evaluation: Evaluation) -> None:
-    _rounds_curve(axis, evaluation.unrolled, COLOURS[0], evaluation.unrolled.name, marker="o")
-    for colour, runs in zip(cycle(COLOURS[1:]), evaluation.classical, strict=False):
-        last = int(runs.taken[-1])
-        _rounds_curve(axis, runs, colour, f"{runs.name}, tuned for {counted(last, 'round')}")
+    curves = [evaluation.unrolled, *evaluation.classical]
+    for colour, runs in zip(chain(COLOURS, cycle(COLOURS[1:])), curves, strict=False):
+        label, marker = runs.name, "o"
+        if runs is not evaluation.unrolled:
+            label, marker = f"{label}, tuned for {counted(int(runs.taken[-1]), 'round')}", ""
+        accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)  # 0 where it diverged
+        _band(axis, runs.taken.tolist(), accuracy, colour, label, marker)
     ceiling = 100 * float(evaluation.centralised.mean())
     axis.axhline(ceiling, color="black", linestyle=":", linewidth=1, label="centralised")
     axis.set_xscale("symlog", linthresh=20, linscale=1.5)
-    curves = [evaluation.unrolled, *evaluation.classical]
     last = max(1, *(int(runs.taken[-1]) for runs in curves))
     ticks = sorted({*(tick for tick in (0, 5, 10, 20, 50, 100) if tick <= last), last})
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -178,13 +180,6 @@ def _accuracy(axis: Axes, evaluation: Evaluation) -> None:
     axis.set_xlabel("communication rounds")
     axis.set_ylabel("test accuracy, all agents' examples (%)")
     axis.legend(loc="lower right")
-
-
-def _rounds_curve(
-    axis: Axes, runs: Trajectories, colour: str, label: str, marker: str = ""
-) -> None:
-    accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)  # a diverged run is right about nothing
-    _band(axis, runs.taken.tolist(), accuracy, colour, label, marker=marker)
 
 
 def _descent(axis: Axes, norms: Tensor, epsilon: float) -> None:

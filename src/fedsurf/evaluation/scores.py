@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import counted
 from fedsurf.common.statistics import finite, standard_error
+from fedsurf.common.text import counted
 from fedsurf.evaluation.config import SHOWN_ROUNDS
 from fedsurf.evaluation.run import Trajectories
 
-SHARES = (0.9, 0.95, 0.99)
+REACHED_SHARES = (0.9, 0.95, 0.99)
 """Shares of the centralised accuracy; scores have the rounds and floats until each is reached."""
 
 
@@ -32,7 +32,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Score:
-    """One row of a study's table."""
+    """One row of a study's table; `score` has an example."""
 
     label: str
     """The name of the entrant."""
@@ -116,7 +116,7 @@ def score(
         float(last.std()) if len(last) > 1 else None,
         mean_and_error(ceiling - last),
         float(runs.floats[:, -1].double().mean()) / agents,
-        [_reached(runs, accuracy, ceiling, agents, share) for share in SHARES],
+        [_reached(runs, accuracy, ceiling, agents, share) for share in REACHED_SHARES],
         [round_ for round_ in runs.diverged if round_ is not None],
     )
 

@@ -114,9 +114,9 @@ class Environment:
 class Study:
     """Runs entrants on the same tasks.
 
-    Results are kept in the folder `cache`, if given, and not computed again. `features` and `environment`
-    take the place of what the configuration names: with an environment, as in a subclass that overrides
-    `test_tasks` or `network`, nothing is cached.
+    Results are kept in the folder `cache`, if given, and not computed again. `features` take the place of
+    those that the configuration names. For custom tasks or networks, give an `environment` that overrides
+    them; then nothing is cached.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class Study:
             check_not_negative(config.initial_deviation, "initial_deviation")
         self.config = resolved(config)
         self.environment = environment or Environment(self.config, features)
-        self.is_custom = environment is not None or type(self) is not Study
+        self.is_custom = environment is not None
         """Whether tasks and networks may be others than those of the configuration."""
         self._cache = Cache(None if cache is None or self.is_custom else Path(cache))
 

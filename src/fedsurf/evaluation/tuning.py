@@ -21,7 +21,7 @@ from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
-from fedsurf.evaluation.methods import Method, Setting, Settings, settings_that_fit
+from fedsurf.evaluation.methods import METHODS, Choice, Method, Setting, Settings, settings_that_fit
 from fedsurf.evaluation.run import run_all
 from fedsurf.models import Model
 from fedsurf.network import Network
@@ -129,10 +129,12 @@ class TunedSettings:
         content = read_json(path)
         try:
             study = from_dict(StudyConfig, content["study"], "study")
+            check_count(len(study.seeds), "seeds")
             budget = from_dict(TuneConfig, content["budget"], "budget")
             found = {name: _read_trials(name, rows) for name, rows in content["methods"].items()}
-            return TunedSettings(found, study, budget, dict(content["data"]))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            fingerprint_difference(content["data"], content["data"])  # raises for another form
+            return TunedSettings(found, study, budget, content["data"])
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise FileError(f"{path}: not a file that `fedsurf tune` wrote ({error})") from error
 
     @staticmethod
@@ -246,8 +248,24 @@ def _deciding(study: StudyConfig) -> dict[str, Any]:
 
 
 def _read_trials(name: str, rows: list[dict[str, Any]]) -> Tuned:
-    """Return the trials of a method from a file, at least one."""
+    """Return the trials of a method from a file, at least one, with settings of the method's types."""
     trials = [Trial(score=row.pop("score") + 0.0, settings=row) for row in map(dict, rows)]
     if not trials:
         raise ValueError(f"{name}: has no trials")
+    for trial in trials if name in METHODS else ():
+        for setting, value in trial.settings.items():
+            _check_setting(METHODS[name], setting, value)
     return Tuned(name, sorted(trials, key=lambda trial: -trial.score))
+
+
+def _check_setting(method: Method, name: str, value: Any) -> None:
+    """Raise unless a setting from a file has the type of its default or of what tuning draws."""
+    space = method.space.get(name)
+    known = list(space.values) if isinstance(space, Choice) else [0.5] if space else []
+    known += [method.defaults[name]] if name in method.defaults else []
+    kinds = {type(one) for one in known or ["uniform"]}  # options that are not tuned are names
+    if type(value) is int and float in kinds:
+        value = float(value)  # raises for numbers that are too large
+    if type(value) not in kinds:
+        kind = " or ".join(sorted(one.__name__ for one in kinds))
+        raise ValueError(f"{method.name}: {name}: got {value!r}, but it must be {kind}")

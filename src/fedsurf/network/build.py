@@ -5,15 +5,9 @@ from functools import partial
 import networkx as nx
 import torch
 
-from fedsurf.common.checks import (
-    check_count,
-    check_kind,
-    check_option,
-    check_share,
-    check_whole,
-    counted,
-)
+from fedsurf.common.checks import check_count, check_kind, check_option, check_share, check_whole
 from fedsurf.common.randomness import next_seed
+from fedsurf.common.text import counted
 from fedsurf.network.config import (
     FaultConfig,
     GraphConfig,

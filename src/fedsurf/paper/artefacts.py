@@ -63,15 +63,7 @@ OpenObservers = Callable[[], AbstractContextManager[Sequence[Observer]]]
 
 @dataclass(frozen=True)
 class Artifact:
-    """Something that figures need, by its kind and configuration; see `ArtifactKind`.
-
-    Examples
-    --------
-    >>> from fedsurf.paper.artefacts import Artifact
-    >>> from fedsurf.paper.sizes import SIZES
-    >>> Artifact("audit", SIZES["smoke"].star).title
-    'audit U-DGD, digits, server'
-    """
+    """Something that figures need, by its kind and configuration; see `ArtifactKind`."""
 
     kind: ArtifactKind
     optimizer: ExperimentConfig | None = None
@@ -120,17 +112,7 @@ class Made:
 
 
 class ArtifactStore:
-    """Makes the artefacts of a reproduction, keeps them in its folder, and reads them.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from fedsurf.paper.artefacts import Artifact, ArtifactStore
-    >>> from fedsurf.paper.sizes import SIZES
-    >>> size = SIZES["smoke"]
-    >>> ArtifactStore(Path("nowhere"), size).has(Artifact("optimizer", size.regular))
-    False
-    """
+    """Makes the artefacts of a reproduction, keeps them in its folder, and reads them."""
 
     def __init__(
         self,
@@ -148,7 +130,7 @@ class ArtifactStore:
 
     def make(self, artifact: Artifact) -> float:
         """Make an artefact unless it is finished; return the seconds that it took."""
-        from fedsurf.paper.making import MAKERS
+        from fedsurf.paper.makers import MAKERS
 
         start = perf_counter()
         if not self.has(artifact):

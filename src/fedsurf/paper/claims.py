@@ -21,15 +21,7 @@ SAME_MARGIN = 0.02
 
 @dataclass(frozen=True)
 class Number:
-    """A measured number.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fedsurf.paper.claims import Number
-    >>> Number.of("U-DGD", torch.tensor([0.79, 0.81])).text()
-    '80.0 ± 1.0 %'
-    """
+    """A measured number."""
 
     label: str
     mean: float
@@ -61,16 +53,7 @@ Measured = tuple[str, Tensor]
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper and its judgement.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fedsurf.paper.claims import Claim, at_least
-    >>> judgement = at_least(("U-DGD", torch.tensor([0.9, 0.8])), ("80 %", 0.8))
-    >>> Claim("speed", "It is fast.", "Its accuracy is at least 80 %.", *judgement).holds
-    True
-    """
+    """A claim of the paper and its judgement."""
 
     id: str
     paper: str

@@ -1,17 +1,16 @@
-"""Duration of a reproduction, estimated from timing a little of it on this machine."""
+"""The least duration of a reproduction, estimated from timing a little of it on this machine."""
 
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from fedsurf.algorithms.centralised import TUNING_TOLERANCE, Centralised
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import method_named
 from fedsurf.evaluation.run import run
 from fedsurf.paper.artefacts import Artifact
-from fedsurf.paper.making import features_of, study_of
+from fedsurf.paper.makers import features_of, study_of
 from fedsurf.paper.sizes import Size
 from fedsurf.surf.training import FixedProblems, MetaTraining
 
@@ -21,23 +20,18 @@ MAX_RECORDS = 45
 """Records of a classical method in 200 rounds."""
 VALIDATION_COST = 0.7
 """Duration of a validation task in meta-training steps."""
-TUNING_FITS = 27
-"""Fits of centralised training that tune its penalty."""
-INTERVENTIONS = 12
-"""Interventions of an audit."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of work, most of it on one task."""
+    """Seconds of the work that takes longest."""
 
     steps: Mapping[bool, float]
     """A meta-training step, without and with a server."""
     gradient: float
-    """A round of DGD."""
+    """A round of DGD on a task."""
     record: float
     """Measuring accuracy and loss after a round."""
-    centralised: float
 
 
 def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: int) -> float:
@@ -47,7 +41,7 @@ def total_seconds(size: Size, artifacts: Sequence[Artifact], pace: Pace, jobs: i
 
 
 def measure(size: Size, artifacts: Sequence[Artifact]) -> Pace:
-    """Time a little of everything that the artefacts need."""
+    """Time a few steps of meta-training and of DGD."""
     configs = [artifact.trained for artifact in artifacts if artifact.kind == "optimizer"]
     by_server = {config.network.graph.kind == "star": config for config in configs}
     steps = {server: time_step(config) for server, config in by_server.items()}
@@ -61,11 +55,9 @@ def measure(size: Size, artifacts: Sequence[Artifact]) -> Pace:
     plain = perf_counter()
     run(dgd, task, network, rounds)
     recorded = perf_counter()
-    Centralised(1e-2, tolerance=TUNING_TOLERANCE).accuracy(task)
-    end = perf_counter()
     gradient = (plain - start) / rounds
     record = max(0.0, (recorded - plain) / rounds - gradient)
-    return Pace(steps, gradient, record, end - recorded)
+    return Pace(steps, gradient, record)
 
 
 def time_step(config: ExperimentConfig) -> float:
@@ -85,7 +77,7 @@ def time_step(config: ExperimentConfig) -> float:
 
 
 def seconds_of(artifact: Artifact, size: Size, pace: Pace) -> float:
-    """Return about how long an artefact takes."""
+    """Return about how long an artefact takes; 0 for kinds that take little time."""
     if artifact.kind == "optimizer":
         surf = artifact.trained.surf
         step = pace.steps[artifact.trained.network.graph.kind == "star"]
@@ -99,13 +91,7 @@ def seconds_of(artifact: Artifact, size: Size, pace: Pace) -> float:
             return budget.trials * budget.tasks * budget.rounds * local
         rounds = artifact.tasks.rounds
         return size.tasks * (rounds * local + min(MAX_RECORDS, rounds) * pace.record)
-    if artifact.kind == "centralised":
-        return (TUNING_FITS + 3 * size.tasks) * pace.centralised
-    learned = size.regular.optimizer.layers * (pace.record + 3 * pace.gradient)
-    if artifact.kind == "audit":
-        fits = (5 * size.audit_tasks + 3 * TUNING_FITS) * pace.centralised
-        return size.audit_tasks * INTERVENTIONS * learned + fits
-    return size.tasks * learned * (2 if artifact.kind == "pretrained" else 1)
+    return 0.0
 
 
 def duration_text(seconds: float) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from fedsurf.common.checks import counted
 from fedsurf.common.configuration import differences, from_dict, to_dict
 from fedsurf.common.files import read_json, read_json_lines, reading
+from fedsurf.common.text import counted
 from fedsurf.common.writing import replacing, write_json
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.plots import save
@@ -24,16 +24,15 @@ from fedsurf.paper.artefacts import describe, finished_in, read_about, slug, sou
 from fedsurf.paper.claims import Claim, count_text
 from fedsurf.paper.figures import FIGURES
 from fedsurf.paper.figures.drawing import draw_learning_curves
-from fedsurf.paper.figures.figure import UNTUNED
-from fedsurf.paper.making import PACE_FILE
+from fedsurf.paper.figures.figure import UNTUNED_KINDS
 from fedsurf.paper.sizes import SIZES, parameters_of
 from fedsurf.surf.loop import RunFolder
 
 MAX_TIMES = 12
 """Artefacts whose time is shown, the longest."""
-KIND = "JSON of a reproduction"
+FILE_KIND = "JSON of a reproduction"
 """Name of the files in errors."""
-NOT_GIVEN = ("steps", "validate_every", "validation_tasks")
+UNSPECIFIED_FIELDS = ("steps", "validate_every", "validation_tasks")
 """Fields of meta-training that the paper does not give."""
 
 Rows = list[list[str]]
@@ -46,8 +45,6 @@ class TrainingState:
     config: ExperimentConfig
     log: list[dict[str, Any]]
     """The validations so far."""
-    seconds: float | None
-    """Seconds of a step."""
 
 
 def write_report(folder: Path) -> dict[str, list[Claim]]:
@@ -92,10 +89,8 @@ def meta_trainings(folder: Path) -> list[TrainingState]:
     found = []
     for run in sorted(path.parent for path in (folder / "runs").glob("*/config.json")):
         config = RunFolder(run).read_config(ExperimentConfig)
-        log, pace = run / "log.jsonl", run / PACE_FILE
-        records = read_json_lines(log) if log.is_file() else []
-        seconds = read_json(pace)["seconds_per_step"] if pace.is_file() else None
-        found.append(TrainingState(config, records, seconds))
+        log = run / "log.jsonl"
+        found.append(TrainingState(config, read_json_lines(log) if log.is_file() else []))
     return sorted(found, key=lambda state: describe(state.config))
 
 
@@ -104,7 +99,7 @@ def context_of(
 ) -> dict[str, Any]:
     """Return the values of the templates: texts and formatted numbers, not yet escaped."""
     about = read_about(folder)
-    with reading(folder / "reproduction.json", KIND):
+    with reading(folder / "reproduction.json", FILE_KIND):
         size = SIZES[about["preset"]]
         data = [_data_text(name, one) for name, one in about["data"].items()]
     times = finished_in(folder)
@@ -161,7 +156,7 @@ def deviations(config: ExperimentConfig) -> list[str]:
     kind = config.network.graph.kind
     paper = preset({"erdos-renyi": "paper-random", "star": "paper-star"}.get(kind, "paper-regular"))
     ours, theirs = to_dict(config.surf), to_dict(paper.surf)
-    ours |= {name: theirs[name] for name in NOT_GIVEN}
+    ours |= {name: theirs[name] for name in UNSPECIFIED_FIELDS}
     ours["descent"]["constrained"] = theirs["descent"]["constrained"]
     found = differences(to_dict(paper.optimizer), to_dict(config.optimizer))
     found += differences(theirs, ours)
@@ -180,7 +175,7 @@ def percent(value: float | None, error: float | None = None, sign: str = "") -> 
 def _content_of(path: Path) -> Iterator[Any]:
     """Read a JSON file; errors of the block that uses its content become a `FileError` that names it."""
     content = read_json(path)
-    with reading(path, KIND):
+    with reading(path, FILE_KIND):
         yield content
 
 
@@ -191,7 +186,6 @@ def _trained_row(state: TrainingState) -> list[str]:
         describe(state.config),
         f"{parameters_of(state.config):,}",
         f"{step:,} of {state.config.surf.steps:,}",
-        "–" if state.seconds is None else f"{state.seconds:.3g}",
         percent(chosen[-1]["pooled_accuracy"]) if chosen else "–",
         f"{chosen[-1]['step']:,}" if chosen else "–",
     ]
@@ -228,7 +222,7 @@ def _method_rows(curves: Sequence[Mapping[str, Any]]) -> Rows:
 
     rows = []
     for curve in curves:
-        if curve["kind"] in ("tuned", *UNTUNED):
+        if curve["kind"] in ("tuned", *UNTUNED_KINDS):
             name = ", ".join(filter(None, [curve["label"], curve["panel"]]))
             settings = [f"{k.replace('_', ' ')} {text(v)}" for k, v in curve["settings"].items()]
             end = curve["points"][-1]

@@ -6,16 +6,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedsurf.common.checks import counted
 from fedsurf.common.configuration import to_dict
+from fedsurf.common.text import counted
 from fedsurf.common.threads import limit_threads
 from fedsurf.common.writing import lock_folder
 from fedsurf.paper.artefacts import Artifact, ArtifactStore, open_folder
 from fedsurf.paper.claims import Claim
 from fedsurf.paper.estimate import duration_text, measure, total_seconds
 from fedsurf.paper.figures.figure import PaperFigure
-from fedsurf.paper.figures.saved import checksum_of, write_figure
-from fedsurf.paper.making import features_of
+from fedsurf.paper.figures.output import checksum_of, write_figure
+from fedsurf.paper.makers import features_of
 from fedsurf.paper.report import write_report
 from fedsurf.paper.sizes import Size, parameters_of
 from fedsurf.tasks.sources import MissingDataError
@@ -35,10 +35,7 @@ def reproduce(
 
     Examples
     --------
-    >>> from pathlib import Path
-    >>> from fedsurf.paper.artefacts import ArtifactStore
     >>> from fedsurf.paper.figures import figures_named
-    >>> from fedsurf.paper.reproduce import reproduce
     >>> from fedsurf.paper.sizes import SIZES
     >>> store = ArtifactStore(Path("reproduction"), SIZES["smoke"])
     >>> claims = reproduce(figures_named("theory"), store)  # doctest: +SKIP
@@ -57,7 +54,7 @@ def reproduce(
         remaining = f"{len(left)} of {counted(len(artifacts), 'artefact')} to make"
         if left:
             seconds = total_seconds(size, left, measure(size, left), jobs)
-            remaining += f", about {duration_text(seconds)} on this machine"
+            remaining += f", at least {duration_text(seconds)} on this machine"
         on_message(f"{remaining}.")
         count = len(artifacts) - len(left)
 

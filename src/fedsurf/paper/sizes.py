@@ -37,15 +37,7 @@ RESNET_FEATURES = 512
 
 @dataclass(frozen=True)
 class Size:
-    """Configurations and counts of one size; all other configurations follow from these.
-
-    Examples
-    --------
-    >>> from fedsurf.paper.sizes import SIZES
-    >>> size = SIZES["paper"]
-    >>> size.tasks, size.rounds, size.regular.task.agents
-    (30, 200, 100)
-    """
+    """Configurations and counts of one size; all other configurations follow from these."""
 
     name: SizeName
     description: str
@@ -99,16 +91,8 @@ class Size:
         network = config.network if server else replace(config.network, shift="metropolis")
         if stale:
             network = replace(network, faults=FaultConfig(stale=stale))
-        return StudyConfig(
-            data=config.data,
-            task=config.task,
-            network=network,
-            rounds=self.star_rounds if server else self.rounds,
-            tasks=self.tasks,
-            seeds=(config.seed,),
-            initial_deviation=config.optimizer.initial_deviation,
-            validation_share=config.validation_share,
-        )
+        rounds = self.star_rounds if server else self.rounds
+        return replace(StudyConfig.of(config), network=network, rounds=rounds, tasks=self.tasks)
 
     def budget_of(self, study: StudyConfig) -> TuneConfig:
         """Return the tuning budget of each method, with the number of rounds that is judged."""
@@ -144,9 +128,8 @@ _SMOKE_REGULAR = replace(
     surf=replace(_SMOKE.surf, steps=40, validate_every=20, validation_tasks=3),
 )
 
-_MNIST = preset("mnist")
+_MNIST, _STAR = preset("mnist"), preset("star")
 _CIFAR = FeatureConfig(source="cifar10", backbone="efficientnet-lite0", components=32)
-_SERVER = NetworkConfig(graph=GraphConfig(kind="star"), reporting=10)
 _DESKTOP_REGULAR = replace(_MNIST, data=_CIFAR, surf=replace(_MNIST.surf, steps=2500))
 
 # Meta-training takes hours, so validations are frequent: the learning curve shows progress early.
@@ -185,7 +168,7 @@ SIZES: dict[SizeName, Size] = {
         "CIFAR-10 and MNIST on 32 principal components, 100 agents, 30 meta-test tasks",
         regular=_DESKTOP_REGULAR,
         random=NetworkConfig(graph=GraphConfig(kind="erdos-renyi", probability=0.1)),
-        star=replace(_DESKTOP_REGULAR, network=_SERVER, optimizer=UDGDConfig(filter_order=1)),
+        star=replace(_DESKTOP_REGULAR, network=_STAR.network, optimizer=_STAR.optimizer),
         ablation=_MNIST,
         trials=8,
         tuning_tasks=2,

@@ -1,8 +1,7 @@
 """Configuration of the recipes of pretrained optimizers: plain data that command lines read without torch."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from fedsurf.common.checks import check_count, check_not_negative, check_positive, check_share
 from fedsurf.surf.config import DescentConfig, SurfConfig
 from fedsurf.unrolled.config import GradientTransferConfig, TransferableConfig
 
@@ -24,8 +23,6 @@ class WideConfig:
     two_share: float = 0.1
     #: Share of the problems with a server.
     server_share: float = 0.4
-    #: Share of these whose server calls agents in turn, not at random.
-    in_turn_share: float = 0.0
     #: Share of the problems with a faulty network.
     fault_share: float = 0.3
     #: Share of the problems with 2 to 10 agents.
@@ -38,24 +35,12 @@ class WideConfig:
     rare_share: float = 0.0
     #: Number of random views of the real images.
     views: int = 6
-    #: Largest number of agents.
+    #: Largest number of agents, at least 10.
     max_agents: int = 100
-    #: Largest number of training examples of a federation.
+    #: Largest number of training examples of a federation, at least twice `max_agents`.
     max_examples: int = 5000
     #: Approximate number of test examples of a federation.
     test_examples: int = 512
-
-    def check(self) -> None:
-        """Validate the configuration."""
-        for one in fields(self):
-            if one.name.endswith("_share"):
-                check_share(getattr(self, one.name), one.name)
-        check_count(self.views, "views")
-        reason = ", as few agents are up to that"
-        check_count(self.max_agents, "max_agents", MAX_FEW_AGENTS, reason)
-        least = 2 * self.max_agents
-        check_count(self.max_examples, "max_examples", least, ", two for each of max_agents")
-        check_count(self.test_examples, "test_examples")
 
 
 @dataclass(frozen=True)
@@ -64,7 +49,7 @@ class ConfidenceConfig:
 
     #: Number of problems that it learns from.
     problems: int = 3000
-    #: Share of these with rare classes, which meta-training has not.
+    #: Share of these with rare classes, which meta-training lacks.
     rare_share: float = 0.3
     #: Steps of Adam, each on the observations of all problems.
     steps: int = 1500
@@ -75,15 +60,6 @@ class ConfidenceConfig:
     #: Noise that every step adds to inputs that agents did not measure, relative to their spread.
     #: Without it confidence relies on small differences, and is too high on unfamiliar data.
     jitter: float = 0.4
-
-    def check(self) -> None:
-        """Validate the configuration."""
-        check_count(self.problems, "problems")
-        check_share(self.rare_share, "rare_share")
-        check_count(self.steps, "steps")
-        check_positive(self.learning_rate, "learning_rate")
-        check_not_negative(self.weight_decay, "weight_decay")
-        check_not_negative(self.jitter, "jitter")
 
 
 _HEADS_OPTIMIZER = TransferableConfig(confidence_width=32)
@@ -119,12 +95,7 @@ _HEADS_SURF = SurfConfig(
 )
 _MODULES_OPTIMIZER = GradientTransferConfig()
 _MODULES_PROBLEMS = WideConfig(
-    server_share=0.0,
-    fault_share=0.15,
-    views=4,
-    max_agents=30,
-    max_examples=1200,
-    test_examples=300,
+    server_share=0.0, fault_share=0.15, views=4, max_agents=30, max_examples=1200, test_examples=300
 )
 _MODULES_SURF = replace(
     _HEADS_SURF,
@@ -142,14 +113,7 @@ _MODULES_SURF = replace(
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """Everything that the pretrained optimizer of softmax heads depends on.
-
-    Examples
-    --------
-    >>> from fedsurf.pretrained.config import PretrainConfig
-    >>> PretrainConfig().surf.steps
-    3000
-    """
+    """Everything that the pretrained optimizer of softmax heads depends on."""
 
     #: Shape of the optimizer.
     optimizer: TransferableConfig = _HEADS_OPTIMIZER

@@ -53,7 +53,6 @@ def load_for_modules(name: str | Path = "module") -> GradientTransfer:
     Examples
     --------
     >>> import fedsurf
-    >>> from torch import nn
     >>> model = fedsurf.ModuleModel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
     >>> fedsurf.load_for_modules().on(model, rounds=20).steps
     10
@@ -63,22 +62,31 @@ def load_for_modules(name: str | Path = "module") -> GradientTransfer:
 
 
 def card(name: str | Path = "softmax-head") -> dict[str, Any]:
-    """Return the metadata of an optimizer: its shape, its recipe and its validation."""
+    """Return the metadata of an optimizer: its shape, its recipe and its validation.
+
+    Examples
+    --------
+    >>> sorted(card())
+    ['optimizer', 'recipe', 'validation']
+    """
     with _file(name) as path:
         return read_metadata(path)
 
 
 def digest(name: str | Path = "softmax-head", *, argument: str = "name") -> str:
-    """Return a checksum of the file that `load` reads."""
+    """Return a checksum of the file that `load` reads.
+
+    Examples
+    --------
+    >>> len(digest())
+    64
+    """
     with _file(name, NAMES, argument) as path, path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(
-    path: Path,
-    kind: type[Config],
-    make: Callable[[Config, torch.Generator], Optimizer],
-    what: str,
+    path: Path, kind: type[Config], make: Callable[[Config, torch.Generator], Optimizer], what: str
 ) -> Optimizer:
     """Build an optimizer of the shape in a file's metadata, and read its parameters from the file."""
     metadata = read_metadata(path)

@@ -15,7 +15,13 @@ SelectBy = Literal["loss", "accuracy", "last"]
 
 @dataclass(frozen=True)
 class DescentConfig:
-    """The descending constraints; the paper's by default."""
+    """The descending constraints; the paper's by default.
+
+    Examples
+    --------
+    >>> DescentConfig(epsilon=0.1, norm="root-mean-square").gradient_examples
+    'mini-batch'
+    """
 
     #: Impose the constraints. Without them only the last layer's loss is minimised (the ablation).
     constrained: bool = True
@@ -44,7 +50,6 @@ class SurfConfig:
 
     Examples
     --------
-    >>> from fedsurf.surf import DescentConfig, SurfConfig
     >>> SurfConfig(steps=500, descent=DescentConfig(epsilon=0.1)).learning_rate
     0.01
     """
@@ -71,8 +76,8 @@ class SurfConfig:
     descent: DescentConfig = field(default_factory=DescentConfig)
     #: Examples of each agent in the mini-batches on which the constraints' gradients are taken.
     gradient_batch_size: int = 10
-    #: If given, the loss is taken on this many test examples of each agent, drawn anew in each
-    #: step; otherwise on all of them.
+    #: If given, the loss is taken on this many test examples of each agent, drawn again in
+    #: each step; otherwise on all of them.
     loss_examples: int | None = None
     #: own: each agent's loss is on its own test examples (the paper's); pooled: on those of the
     #: whole federation, so that an agent gains nothing by serving only its own classes.

@@ -59,7 +59,7 @@ class Observer(Protocol):
 
 
 class RunFolder:
-    """The files of one run, in a folder that need not exist yet."""
+    """The files of one run, in a folder that need not exist yet; `meta_train` has an example."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -186,12 +186,7 @@ def choose(
     """Return the best validation so far, and the rule that chose it."""
 
     def cost(record: ValidationRecord) -> float:
-        costs = {
-            "loss": record.loss,
-            "accuracy": -record.pooled_accuracy,
-            "last": -float(record.step),
-        }
-        return costs[by]
+        return {"loss": record.loss, "accuracy": -record.pooled_accuracy, "last": -record.step}[by]
 
     if not constrained:
         return min(records, key=cost), RULES[by]
@@ -213,10 +208,7 @@ def best_rules(records: list[ValidationRecord], surf: SurfConfig) -> dict[int, s
 
 
 def meta_train(
-    training: MetaTraining,
-    folder: RunFolder,
-    config: Any,
-    observers: Sequence[Observer] = (),
+    training: MetaTraining, folder: RunFolder, config: Any, observers: Sequence[Observer] = ()
 ) -> dict[str, Any]:
     """Run meta-training into a folder, from the newest state there; leave the best θ in its optimizer.
 
@@ -225,10 +217,9 @@ def meta_train(
 
     Examples
     --------
-    >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import fedsurf
-    >>> from fedsurf.surf import FixedProblems, MetaTraining, RunFolder, SurfConfig, meta_train
+    >>> from fedsurf.surf import FixedProblems
     >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
     >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
     >>> surf = SurfConfig(steps=2, validation_tasks=2)

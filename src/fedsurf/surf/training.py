@@ -17,13 +17,7 @@ import cooper
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import (
-    check_below_one,
-    check_count,
-    check_not_negative,
-    check_option,
-    check_positive,
-)
+from fedsurf.common.checks import check_count, check_not_negative, check_option
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import standard_error, within_error
@@ -78,7 +72,10 @@ class Problems(Protocol):
 
 @dataclass(frozen=True)
 class FixedProblems:
-    """The paper's problems: one network, and a fixed set of tasks from which every step takes one."""
+    """The paper's problems: one network, and a fixed set of tasks from which every step takes one.
+
+    `MetaTraining` has an example.
+    """
 
     tasks: MetaTasks
     network: Network
@@ -103,7 +100,7 @@ class DivergedError(ArithmeticError):
     """Meta-training reached a loss that is NaN or infinite."""
 
     exit_code = 4
-    """Of the command line."""
+    """Exit code of the command line."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,6 @@ class MetaTraining:
     Examples
     --------
     >>> import fedsurf
-    >>> from fedsurf.surf import FixedProblems, MetaTraining
     >>> experiment = fedsurf.Experiment(fedsurf.preset("smoke"))
     >>> problems = FixedProblems(experiment.tasks, experiment.network, count=5, seed=0)
     >>> training = MetaTraining(experiment.optimizer, problems, experiment.config.surf)
@@ -180,9 +176,7 @@ class MetaTraining:
         if config.averaging:
             self._averages = {n: v.detach().clone() for n, v in optimizer.named_parameters()}
         self._adam = FactoredAdam(
-            optimizer.parameters(),
-            lr=config.learning_rate,
-            betas=(0.9, config.second_moment_decay),
+            optimizer.parameters(), lr=config.learning_rate, betas=(0.9, config.second_moment_decay)
         )
         if config.clip is not None:
             self._adam.register_step_pre_hook(self._clip)
@@ -355,22 +349,11 @@ class MetaTraining:
 
 
 def _check(config: SurfConfig) -> None:
-    """Validate the configuration."""
-    for name in ("steps", "tasks", "validate_every", "validation_tasks", "calibration_examples"):
+    """Validate the fields that users of `fedsurf train` set."""
+    for name in ("steps", "tasks", "validate_every", "validation_tasks"):
         check_count(getattr(config, name), name)
     check_option(config.loss_on, LossOn, "loss_on")
     check_option(config.select_by, SelectBy, "select_by")
     check_option(config.descent.gradient_examples, GradientExamples, "gradient_examples")
-    if config.calibrated_share > (config.loss_on == "pooled") or not config.calibrated_share >= 0:
-        raise ValueError(
-            f"calibrated_share: got {config.calibrated_share} with loss_on {config.loss_on!r}, "
-            "but it must be between 0 and 1, and above 0 only with 'pooled'"
-        )
-    for name in ("learning_rate", "final_learning_rate", "dual_rate", "penalty"):
-        if getattr(config, name) is not None:
-            check_not_negative(getattr(config, name), name)
-    for name in ("second_moment_decay", "averaging"):
-        check_below_one(getattr(config, name), name)
-    for name in ("clip", "skip_above"):
-        if getattr(config, name) is not None:
-            check_positive(getattr(config, name), name)
+    for name in ("learning_rate", "dual_rate", "penalty"):
+        check_not_negative(getattr(config, name), name)

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,10 @@ from fedsurf.tasks.dataset import Array
 
 NO_BACKBONES = ("none", "pca")
 """Names for pixels as they are, and for their principal components."""
-ARITHMETIC = "1"
+PREPARATION_VERSION = "1"
 """Version of the preparation of images, so that caches of another one are not used."""
 EFFICIENTNET_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-"""Of the weights, which are a pickle: no other bytes are read."""
+"""Checksum of the file of weights; no other file is unpickled."""
 BATCH_IMAGES = 64
 """Number of images that pass through a network at a time."""
 
@@ -36,21 +35,23 @@ class MissingBackboneError(ImportError):
 
 
 def make_backbone(
-    name: str, *, image_size: int = 160, module: nn.Module | None = None
+    name: str,
+    *,
+    image_size: int = 160,
+    module: nn.Module | None = None,
+    version: str | None = None,
 ) -> "ModuleBackbone":
     """Make efficientnet-lite0, resnet18, or a `ModuleBackbone` of a custom module under another name.
 
     Examples
     --------
-    >>> from torch import nn
-    >>> from fedsurf.tasks.backbones import make_backbone
     >>> make_backbone("flat", image_size=8, module=nn.Flatten()).name
     'flat'
     """
     if module is not None:
         if name in (*NO_BACKBONES, *_DEEP):
             raise ValueError(f"backbone: got {name!r}, but a module must have another name")
-        return ModuleBackbone(name, module, image_size=image_size)
+        return ModuleBackbone(name, module, image_size=image_size, version=version)
     if name not in _DEEP:
         raise ValueError(
             f"backbone: got {name!r}, but it must be one of {', '.join((*NO_BACKBONES, *_DEEP))}, "
@@ -65,14 +66,11 @@ class ModuleBackbone:
     The module gets colour images as float32 `[batch, 3, image_size, image_size]` between 0 and 1: the
     channel of grey images is repeated, and images are resized by bicubic interpolation, clamped. Its
     output is flattened to `[batch, features]`. It runs in evaluation mode without gradients, and is left
-    unchanged. `version` identifies its weights in the key of cached features; by default it is their
-    checksum.
+    unchanged. `version` names its code and weights in the key of cached features; without it, features are
+    not cached.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from torch import nn
-    >>> from fedsurf.tasks.backbones import ModuleBackbone
     >>> images = np.zeros((5, 8, 8, 1), np.uint8)
     >>> ModuleBackbone("flat", nn.Flatten(), image_size=4).features(images).shape
     (5, 48)
@@ -88,7 +86,7 @@ class ModuleBackbone:
     ) -> None:
         check_count(image_size, "image_size")
         self.name = name
-        self.version = f"{ARITHMETIC}-{version or module_checksum(module)}"
+        self.version = None if version is None else f"{PREPARATION_VERSION}-{version}"
         self._module = module
         self._image_size = image_size
 
@@ -142,49 +140,6 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes:
             part.training = mode
-
-
-def module_checksum(module: nn.Module) -> str:
-    """Return a short checksum of a module: its structure, its parameters and buffers, and its code.
-
-    Of modules outside torch, the code is that of `forward`, and plain attributes are included: numbers,
-    text, and tuples, lists and dictionaries of them, unless their names begin with an underscore. Functions
-    that `forward` calls are not included: modules that differ only in these need a `version`.
-    """
-    digest = hashlib.sha256(repr(module).encode())
-    for part in module.modules():
-        if type(part).__module__.startswith("torch."):
-            continue
-        code = getattr(type(part).forward, "__code__", None)
-        if code is not None:
-            digest.update(_code_text(code).encode())
-        for name, value in sorted(vars(part).items()):
-            if name != "training" and not name.startswith("_") and _is_plain(value):
-                digest.update(f"{name}={value!r};".encode())
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        digest.update(f"{name}{tensor.dtype}{list(tensor.shape)}".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def _code_text(constant: object) -> str:
-    """Return code and its constants as text, the same in every process."""
-    if isinstance(constant, CodeType):
-        inside = " ".join(_code_text(value) for value in constant.co_consts)
-        return f"{constant.co_code.hex()} {constant.co_names} {inside}"
-    if isinstance(constant, frozenset):  # its order differs between processes
-        return f"{{{sorted(map(_code_text, constant))}}}"
-    return repr(constant)
-
-
-def _is_plain(value: object) -> bool:
-    """Return whether a value consists of numbers and text only."""
-    if isinstance(value, tuple | list):
-        return all(_is_plain(each) for each in value)
-    if isinstance(value, dict):
-        return all(_is_plain(each) for each in [*value, *value.values()])
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes)
 
 
 class _Pooled(nn.Module):

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, check_fraction, counted
+from fedsurf.common.checks import check_count, check_fraction
+from fedsurf.common.text import counted
 from fedsurf.tasks.config import TEST_FRACTION
 
 Array = NDArray[Any]
@@ -68,8 +69,6 @@ class Dataset:
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from fedsurf.tasks.dataset import Dataset
         >>> dataset = Dataset.from_arrays(np.eye(10), np.arange(10) % 2, test_fraction=0.4)
         >>> dataset.train_x.shape, dataset.test_x.shape, dataset.classes
         ((6, 10), (4, 10), 2)
@@ -103,8 +102,6 @@ def split(labels: Array, test_fraction: float) -> Array:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from fedsurf.tasks.dataset import split
     >>> split(np.zeros(5), 0.4).tolist()
     [False, False, True, False, True]
     """

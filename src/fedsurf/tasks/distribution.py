@@ -25,7 +25,7 @@ from fedsurf.tasks.task import Examples, Task
 
 MAX_DRAWS = 1000
 """Number of label distributions that are drawn in search of one that the pool can serve."""
-UNLIMITED = torch.iinfo(torch.int64).max // 2**16
+UNLIMITED_EXAMPLES = torch.iinfo(torch.int64).max // 2**16
 """Number of examples of a class where they are drawn with replacement."""
 
 
@@ -89,9 +89,7 @@ class TaskDistribution:
 
     Examples
     --------
-    >>> import torch
     >>> from fedsurf import TaskConfig, generator
-    >>> from fedsurf.tasks.distribution import TaskDistribution
     >>> x, y = torch.randn(200, 4), torch.arange(200) % 2
     >>> tasks = TaskDistribution(x, y, 2, TaskConfig(agents=5, train_examples=8, test_examples=4))
     >>> tasks.draw(generator(0)).train.x.shape
@@ -145,7 +143,9 @@ class TaskDistribution:
         train_sizes = self._draw_sizes(generator)
         sizes = train_sizes + config.test_examples
         available = torch.tensor([len(own) for own in members])
-        limit = torch.where(available > 0, UNLIMITED, 0) if config.replacement else available
+        limit = (
+            torch.where(available > 0, UNLIMITED_EXAMPLES, 0) if config.replacement else available
+        )
         labels = torch.cat(self._partition.labels(limit, sizes, generator))
         # Examples are laid out agent after agent, an agent's training examples before its test ones.
         agent_start = sizes.cumsum(0) - sizes
@@ -244,7 +244,6 @@ def meta_tasks(
     --------
     >>> from fedsurf import TaskConfig, generator
     >>> from fedsurf.tasks.config import FeatureConfig
-    >>> from fedsurf.tasks.distribution import meta_tasks
     >>> from fedsurf.tasks.features import load_features
     >>> features = load_features(FeatureConfig(source="digits", components=16))
     >>> config = TaskConfig(agents=10, train_examples=20, test_examples=5)
@@ -290,16 +289,10 @@ def _draw_counts(
         wanted = counts.sum(0)
         if (wanted <= limit).all():
             return torch.from_numpy(counts)
-    lacking = np.flatnonzero((limit == 0) & (wanted > 0))
-    if lacking.size:  # sampling with replacement would not help
-        raise ValueError(
-            f"pool: got no examples of the task's class {int(lacking[0])}, and {MAX_DRAWS} draws found no "
-            "label distribution without it; take a pool that has examples of every class, or leave "
-            "that class out and number the others from 0 on"
-        )
     worst = int((wanted - limit).argmax())
     raise ValueError(
         f"pool: got {int(limit[worst])} examples of the task's class {worst}, but it wanted "
         f"{int(wanted[worst])}, and {MAX_DRAWS} draws found no label distribution that the pool can "
-        "serve; take a more even distribution, fewer examples, or sample with replacement"
+        "serve; take a more even distribution, fewer examples, or sample with replacement, and leave classes "
+        "without examples out"
     )

@@ -38,7 +38,6 @@ class Features:
     Examples
     --------
     >>> from fedsurf.tasks.config import FeatureConfig
-    >>> from fedsurf.tasks.features import load_features
     >>> load_features(FeatureConfig(source="digits", components=16)).train_x.shape
     torch.Size([1083, 16])
     """
@@ -55,17 +54,19 @@ def load_features(
     config: FeatureConfig = FeatureConfig(),  # noqa: B008 - frozen
     *,
     module: nn.Module | None = None,
+    version: str | None = None,
     progress: bool = True,
 ) -> Features:
     """Read a source, pass it through the backbone, centre, project and scale it.
 
     `module` is a custom network, named `config.backbone`; see `ModuleBackbone` for its input and output. A
     deep backbone shows a `progress` bar on the standard error stream, and its features are cached under
-    `features` in `sources.home()`.
+    `features` in `sources.home()`: those of a module only if `version` is given, which must change with its
+    code and weights.
     """
     check_kind(config, FeatureConfig, "config", "a FeatureConfig")
     dataset = sources.load(config.source, config.folder, test_fraction=config.test_fraction)
-    return features_of(dataset, config, module=module, progress=progress)
+    return features_of(dataset, config, module=module, version=version, progress=progress)
 
 
 def features_of(
@@ -73,16 +74,15 @@ def features_of(
     config: FeatureConfig = FeatureConfig(),  # noqa: B008 - frozen
     *,
     module: nn.Module | None = None,
+    version: str | None = None,
     progress: bool = True,
 ) -> Features:
     """Extract features of a given dataset as `load_features` does, whatever `config.source` is.
 
     Examples
     --------
-    >>> import numpy as np
     >>> from fedsurf.tasks.config import FeatureConfig
     >>> from fedsurf.tasks.dataset import Dataset
-    >>> from fedsurf.tasks.features import features_of
     >>> dataset = Dataset.from_arrays(np.eye(10), np.arange(10) % 2)
     >>> features_of(dataset, FeatureConfig(components=3)).test_x.shape
     torch.Size([2, 3])
@@ -93,13 +93,14 @@ def features_of(
         train, test = _pixels(dataset.train_x), _pixels(dataset.test_x)
         rotate = config.backbone == "pca"
     else:
-        backbone = make_backbone(config.backbone, image_size=config.image_size, module=module)
+        size = config.image_size
+        backbone = make_backbone(config.backbone, image_size=size, module=module, version=version)
         if not dataset.images:
             raise ValueError(
                 f"backbone: got {config.backbone!r}, but {dataset.name} holds features, not images; "
                 "they take 'none' or 'pca'"
             )
-        train, test = _deep_features(dataset, backbone, config.image_size, progress=progress)
+        train, test = _deep_features(dataset, backbone, size, progress=progress)
         rotate = config.components is not None
     projection = Projection.fit(train, config.components, rotate=rotate)
     return Features(
@@ -123,7 +124,7 @@ def _deep_features(
     dataset: Dataset, backbone: ModuleBackbone, image_size: int, *, progress: bool
 ) -> tuple[Array, Array]:
     """Return the backbone's features of both parts, from the cache if they are there."""
-    stored = Cache(home() / "features")
+    stored = Cache(None if backbone.version is None else home() / "features")
     content = {
         "source": dataset.name,
         "source_version": dataset.version,
@@ -148,8 +149,6 @@ class Projection:
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from fedsurf.tasks.features import Projection
     >>> x = np.array([[1, 0], [3, 0]], np.float32)
     >>> Projection.fit(x, components=1).apply(x).tolist()
     [[-1.0], [1.0]]
@@ -218,7 +217,6 @@ def fingerprint(features: Features) -> dict[str, Any]:
     Examples
     --------
     >>> from fedsurf.tasks.config import FeatureConfig
-    >>> from fedsurf.tasks.features import fingerprint, load_features
     >>> found = fingerprint(load_features(FeatureConfig(source="digits", components=16)))
     >>> found["features"], found["test"]["examples"][:3]
     (16, [71, 72, 70])
@@ -238,12 +236,16 @@ def fingerprint_difference(stored: Any, found: dict[str, Any]) -> str | None:
         then, now = stored[part], found[part]
         if then["examples"] != now["examples"]:
             return f"the examples of each class in its {part} part"
-        if not np.allclose(then["mean_squares"], now["mean_squares"], TOLERANCE, 1e-12):
+        if not _close(then["mean_squares"], now["mean_squares"], 1e-12):
             return f"the features of its {part} part"
         size = math.sqrt(max(now["mean_squares"]))
-        if not np.allclose(then["projections"], now["projections"], TOLERANCE, TOLERANCE * size):
+        if not _close(then["projections"], now["projections"], TOLERANCE * size):
             return f"the signs, the order or the means of the features of its {part} part"
     return None
+
+
+def _close(stored: Any, found: Any, tolerance: float) -> bool:
+    return np.shape(stored) == np.shape(found) and np.allclose(stored, found, TOLERANCE, tolerance)
 
 
 def _fingerprint_of_part(x: Tensor, y: Tensor, classes: int) -> dict[str, Any]:

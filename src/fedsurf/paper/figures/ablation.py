@@ -11,14 +11,14 @@ from fedsurf.paper.artefacts import Artifact, ArtifactStore
 from fedsurf.paper.claims import SAME_MARGIN, Claim, at_least, at_most, same
 from fedsurf.paper.figures.drawing import Panel, draw
 from fedsurf.paper.figures.figure import Curve, FigureResult, PaperFigure, Source, curve_of, surf_t
-from fedsurf.paper.making import rounds_of
+from fedsurf.paper.makers import rounds_of
 from fedsurf.paper.sizes import Size
 
 WITH, WITHOUT = "with constraints (SURF)", "without constraints"
 
-GRADUAL = 0.5
+MAX_GRADUAL_SHARE = 0.5
 """Largest share of the whole gain that one layer of a gradual optimizer brings."""
-JUMP = 0.5
+MIN_JUMP_SHARE = 0.5
 """Smallest share of the whole gain that counts as a jump at the last layer."""
 
 
@@ -57,11 +57,11 @@ def judge(with_: Tensor, without: Tensor) -> list[Claim]:
         "ablation-gradual",
         "The unrolled optimizer trained using SURF […] converges gradually to the optimal loss/accuracy "
         "over the layers.",
-        f"With constraints no layer brings more than {100 * GRADUAL:g} % of the whole gain in accuracy, "
-        "on average over tasks.",
+        f"With constraints no layer brings more than {100 * MAX_GRADUAL_SHARE:g} % of the whole gain in "
+        "accuracy, on average over tasks.",
         *at_most(
             ("largest share of one layer, with constraints", gains(with_).max(1).values),
-            (f"{100 * GRADUAL:g} % of the gain", GRADUAL),
+            (f"{100 * MAX_GRADUAL_SHARE:g} % of the gain", MAX_GRADUAL_SHARE),
         ),
         note=(
             "Without constraints the largest share of one layer is "
@@ -72,11 +72,11 @@ def judge(with_: Tensor, without: Tensor) -> list[Claim]:
     jump = Claim(
         "ablation-jump",
         "[Without the descending constraints] the accuracy jumps from 0 % to 96 % at the last layer.",
-        f"Without constraints the last layer brings at least {100 * JUMP:g} % of the whole gain in "
+        f"Without constraints the last layer brings at least {100 * MIN_JUMP_SHARE:g} % of the whole gain in "
         "accuracy, on average over tasks.",
         *at_least(
             ("share of the last layer, without constraints", gains(without)[:, -1]),
-            (f"{100 * JUMP:g} % of the gain", JUMP),
+            (f"{100 * MIN_JUMP_SHARE:g} % of the gain", MIN_JUMP_SHARE),
         ),
         note=(
             f"Without constraints the accuracy before the last layer is {before:.1f} %, after it "

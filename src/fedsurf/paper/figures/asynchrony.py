@@ -13,13 +13,9 @@ def judge(with_: Curve, without: Curve, stale: Sequence[int]) -> list[Claim]:
     """Judge that accuracy drops less with constraints, at several numbers of stale agents."""
     claims = []
     for count in stale:
-        drops = [
-            curve.at("accuracy", 0) - curve.at("accuracy", count) for curve in (with_, without)
-        ]
-        rises = [
-            float((curve.at("loss", count) - curve.at("loss", 0)).mean())
-            for curve in (with_, without)
-        ]
+        pair = (with_, without)
+        drops = [curve.at("accuracy", 0) - curve.at("accuracy", count) for curve in pair]
+        rises = [float((curve.at("loss", count) - curve.at("loss", 0)).mean()) for curve in pair]
         claims.append(
             Claim(
                 f"asynchrony-{count}",

@@ -11,12 +11,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from fedsurf.common.statistics import standard_error
 from fedsurf.evaluation.plots import COLOURS, STYLE
-from fedsurf.paper.figures.figure import UNTUNED, Curve, Level
+from fedsurf.paper.figures.figure import UNTUNED_KINDS, Curve, Level
 
 BLUE, RED = COLOURS[0], COLOURS[1]
-CLASSICAL = ("#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e", "#7a5c3e")
-PRETRAINED = "#111111"
-SECOND = "#6aa9d8"
+CLASSICAL_COLOURS = ("#d1495b", "#5b8c5a", "#8d5fa8", "#e09f3e", "#7a5c3e")
+PRETRAINED_COLOUR = "#111111"
+SECOND_COLOUR = "#6aa9d8"
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,22 @@ Style = dict[str, Any]
 
 def _styles(curves: Sequence[Curve]) -> dict[str, Style]:
     """Return the style of every curve: a colour for each method, dashes for untuned settings."""
-    classical = list(dict.fromkeys(c.label for c in curves if c.kind in ("tuned", *UNTUNED)))
+    classical = list(dict.fromkeys(c.label for c in curves if c.kind in ("tuned", *UNTUNED_KINDS)))
     learned = list(dict.fromkeys(c.label for c in curves if c.kind == "the paper's"))
     styles: dict[str, Style] = {}
     for curve in curves:
         style: Style = {"linewidth": 1.5, "linestyle": "-"}
         if curve.kind == "the paper's":
-            colours = (BLUE, RED) if not classical else (BLUE, SECOND)
+            colours = (BLUE, RED) if not classical else (BLUE, SECOND_COLOUR)
             style["color"] = colours[learned.index(curve.label) % 2]
             style |= {"linewidth": 2.2, "marker": "o", "markersize": 3.5, "zorder": 4}
         elif curve.kind == "not the paper's":
-            style |= {"color": PRETRAINED, "marker": "s", "markersize": 3, "zorder": 3}
+            style |= {"color": PRETRAINED_COLOUR, "marker": "s", "markersize": 3, "zorder": 3}
         else:
-            style["color"] = CLASSICAL[classical.index(curve.label) % len(CLASSICAL)]
-            if curve.kind in UNTUNED:
+            style["color"] = CLASSICAL_COLOURS[
+                classical.index(curve.label) % len(CLASSICAL_COLOURS)
+            ]
+            if curve.kind in UNTUNED_KINDS:
                 style |= {"linestyle": "--", "linewidth": 1.1}
         styles[label_of(curve)] = style
     return styles

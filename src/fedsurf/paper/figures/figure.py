@@ -19,9 +19,10 @@ CurveKind = Literal[
     "the paper's", "tuned", "the paper's settings", "textbook settings", "not the paper's"
 ]
 """The origin of a method, or of a classical method's settings."""
-UNTUNED: tuple[CurveKind, ...] = ("the paper's settings", "textbook settings")
-
-MEASURED = ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "floats")
+UNTUNED_KINDS: tuple[CurveKind, ...] = ("the paper's settings", "textbook settings")
+"""Kinds of curves of classical methods that were not tuned."""
+MEASURED_VALUES = ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "floats")
+"""Values of a trajectory that curves have."""
 ACCURACIES = ("accuracy", "pooled_accuracy")
 """Values that count as 0 once a run has diverged."""
 
@@ -39,16 +40,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of a figure; label, kind and note are those of its `Source`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from fedsurf.paper.figures.figure import Curve
-    >>> curve = Curve("DGD", "tuned", "rounds", [0, 10], {"loss": torch.tensor([[2.0, 1.0]])})
-    >>> curve.at("loss", 9)
-    tensor([2.], dtype=torch.float64)
-    """
+    """A curve of a figure; label, kind and note are those of its `Source`."""
 
     label: str
     kind: CurveKind
@@ -163,7 +155,7 @@ def curve_of(
 ) -> Curve:
     """Return a curve over rounds or layers; `ceiling`, `[tasks]`, is the accuracy of centralised training."""
     made = store.read(source.artifact)
-    values = {name: made.tensors[name].double() for name in MEASURED}
+    values = {name: made.tensors[name].double() for name in MEASURED_VALUES}
     values |= {name: values[name].nan_to_num(0.0) for name in ACCURACIES}
     if ceiling is not None:
         values["relative_accuracy"] = values["pooled_accuracy"] / ceiling[:, None]
@@ -178,6 +170,7 @@ def curve_of_ends(store: ArtifactStore, sources: dict[int, Source]) -> Curve:
     """Return a curve of the last values of runs by their number of stale agents."""
     curves = [curve_of(store, source) for source in sources.values()]
     values = {
-        name: torch.stack([curve.values[name][:, -1] for curve in curves], 1) for name in MEASURED
+        name: torch.stack([curve.values[name][:, -1] for curve in curves], 1)
+        for name in MEASURED_VALUES
     }
     return replace(curves[0], over="stale_agents", x=[float(x) for x in sources], values=values)

@@ -6,7 +6,7 @@ from fedsurf.paper.artefacts import Artifact, ArtifactStore
 from fedsurf.paper.claims import Claim, Judgement, Number, drop, smaller
 from fedsurf.paper.figures.drawing import Panel, draw
 from fedsurf.paper.figures.figure import (
-    UNTUNED,
+    UNTUNED_KINDS,
     Curve,
     CurveKind,
     FigureResult,
@@ -14,17 +14,18 @@ from fedsurf.paper.figures.figure import (
     Source,
     curve_of,
 )
-from fedsurf.paper.figures.speed import ACCURACY, artifacts_of, beats_all, curves_of, reached
+from fedsurf.paper.figures.speed import ACCURACY_LABEL, artifacts_of, beats_all, curves_of, reached
 from fedsurf.paper.sizes import Size
 
-MEASURED = "pooled_accuracy"
-EVEN = "U-DGD, meta-trained on even agents"
+JUDGED_VALUE = "pooled_accuracy"
+"""The value by which the claims are judged."""
+EVEN_LABEL = "U-DGD, meta-trained on even agents"
 """The optimizer for the 3-regular graph."""
 
 
 def _even(size: Size, alpha: float) -> Source:
     study = size.study_of(size.at_alpha(alpha))
-    return Source(EVEN, "the paper's", Artifact("run", size.regular, study))
+    return Source(EVEN_LABEL, "the paper's", Artifact("run", size.regular, study))
 
 
 def _artifacts(size: Size) -> list[Artifact]:
@@ -48,13 +49,13 @@ def _make(store: ArtifactStore) -> FigureResult:
                 "U-DGD consistently outperforms all other benchmarks in terms of accuracy.",
                 here,
                 size.rounds,
-                f"{EVEN}: {100 * float(even.at(MEASURED).mean()):.1f} %.",
+                f"{EVEN_LABEL}: {100 * float(even.at(JUDGED_VALUE).mean()):.1f} %.",
             )
         )
         here.append(even)
         curves += here
         levels.append(level)
-        panels.append(Panel(MEASURED, ACCURACY, here, [level], name))
+        panels.append(Panel(JUDGED_VALUE, ACCURACY_LABEL, here, [level], name))
     first, last = (f"α = {alpha:g}" for alpha in (size.alphas[0], size.alphas[-1]))
     claims.append(slower_degradation(curves, first, last))
     caption = (
@@ -70,7 +71,7 @@ def slower_degradation(curves: Sequence[Curve], first: str, last: str) -> Claim:
 
     def drops(kinds: Sequence[CurveKind], suffix: str = "") -> list[Number]:
         before, after = (
-            reached([curve for curve in curves if curve.panel == panel], kinds, MEASURED)
+            reached([curve for curve in curves if curve.panel == panel], kinds, JUDGED_VALUE)
             for panel in (first, last)
         )
         return [drop(f"{name}{suffix}", before[name], after[name]) for name in before]
@@ -87,7 +88,7 @@ def slower_degradation(curves: Sequence[Curve], first: str, last: str) -> Claim:
         "method, by more than two standard errors of the difference.",
         *judge(["tuned"], ", tuned"),
         unit="points",
-    ).with_untuned(judge(UNTUNED, ", the paper's settings"))
+    ).with_untuned(judge(UNTUNED_KINDS, ", the paper's settings"))
 
 
 HETEROGENEITY = PaperFigure(
@@ -97,7 +98,7 @@ HETEROGENEITY = PaperFigure(
     "meta-trained on such agents, compared with DGD, DSGD and DFedAvgM.",
     lambda size: {
         **{f"U-DGD, α = {alpha:g}": size.at_alpha(alpha) for alpha in size.alphas},
-        EVEN: size.regular,
+        EVEN_LABEL: size.regular,
     },
     _artifacts,
     _make,

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from fedsurf.common.checks import counted
+from fedsurf.common.text import counted
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.evaluation.methods import method_named
 from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactStore
 from fedsurf.paper.claims import Claim, Measured, above, above_all, at_least, at_most, best_of
 from fedsurf.paper.figures.drawing import Panel, draw
 from fedsurf.paper.figures.figure import (
-    UNTUNED,
+    UNTUNED_KINDS,
     Curve,
     CurveKind,
     FigureResult,
@@ -22,15 +22,15 @@ from fedsurf.paper.figures.figure import (
     curve_of,
     surf_t,
 )
-from fedsurf.paper.making import rounds_of
+from fedsurf.paper.makers import rounds_of
 from fedsurf.paper.sizes import GRAPH_METHODS, PAPER_SETTINGS, SERVER_METHODS, SETTING_SOURCES, Size
 
-ABOUT_CENTRALISED = 0.97
+MIN_CENTRALISED_SHARE = 0.97
 """Share of the centralised accuracy above which an accuracy counts as almost the same."""
-ABOUT_80 = 0.85
+MAX_SLOW_SHARE = 0.85
 """Share of the centralised accuracy below which an accuracy counts as almost 80 %."""
 
-ACCURACY = "test accuracy, all agents' examples (%)"
+ACCURACY_LABEL = "test accuracy, all agents' examples (%)"
 
 
 def sources_of(size: Size, config: ExperimentConfig) -> list[Source]:
@@ -93,7 +93,7 @@ def beats_all(id_: str, paper: str, curves: Sequence[Curve], rounds: int, note: 
     label = ", ".join(filter(None, [mine.label, panel, f"{own_rounds} rounds"]))
     left: Measured = (label, mine.at("pooled_accuracy"))
     tuned = reached(curves, ["tuned"], "pooled_accuracy", rounds)
-    untuned = reached(curves, UNTUNED, "pooled_accuracy", rounds)
+    untuned = reached(curves, UNTUNED_KINDS, "pooled_accuracy", rounds)
     own, theirs = mine.at("accuracy"), reached(curves, ["tuned"], "accuracy", rounds)
     name, best = best_of(theirs)
     verdict = "holds" if above(own, best) else "does not hold"
@@ -127,7 +127,7 @@ def _graph_figure(
             curves,
             size.rounds,
         )
-        panel = Panel("pooled_accuracy", ACCURACY, curves, [level])
+        panel = Panel("pooled_accuracy", ACCURACY_LABEL, curves, [level])
         caption = (
             f"Accuracy over communication rounds, {graph}. Mean over {size.tasks} meta-test tasks, "
             "bands of one standard error; dashed: with the paper's settings."
@@ -150,8 +150,8 @@ def _make_star(store: ArtifactStore) -> FigureResult:
     rounds, early = rounds_of(config), size.star_early
     relative = curves[0].at("relative_accuracy")
     tuned = reached(curves, ["tuned"], "relative_accuracy", early)
-    untuned = reached(curves, UNTUNED, "relative_accuracy", early)
-    limit = (f"{100 * ABOUT_CENTRALISED:g} % of centralised", ABOUT_CENTRALISED)
+    untuned = reached(curves, UNTUNED_KINDS, "relative_accuracy", early)
+    limit = (f"{100 * MIN_CENTRALISED_SHARE:g} % of centralised", MIN_CENTRALISED_SHARE)
     near = Claim(
         "speed-star-centralised",
         "SURF almost achieves the same performance attained by central training in 10 communication "
@@ -160,7 +160,7 @@ def _make_star(store: ArtifactStore) -> FigureResult:
         "average.",
         *at_least((f"U-DGD, {rounds} rounds, of centralised", relative), limit),
     )
-    limit = (f"{100 * ABOUT_80:g} % of centralised", ABOUT_80)
+    limit = (f"{100 * MAX_SLOW_SHARE:g} % of centralised", MAX_SLOW_SHARE)
     (name, best), (plain_name, plain_best) = best_of(tuned), best_of(untuned)
     untuned_number, _, holds_untuned = at_most(
         (f"{plain_name}, textbook settings", plain_best), limit
@@ -168,7 +168,7 @@ def _make_star(store: ArtifactStore) -> FigureResult:
     slow = Claim(
         "speed-star-others",
         "The other benchmarks need 25 rounds to reach almost 80 % of the centralized performance.",
-        f"The best tuned method after {early} rounds is at most at {100 * ABOUT_80:g} % of centralised "
+        f"The best tuned method after {early} rounds is at most at {100 * MAX_SLOW_SHARE:g} % of centralised "
         "accuracy, on average.",
         *at_most((f"{name}, tuned, {early} rounds", best), limit),
         untuned=untuned_number,
@@ -184,7 +184,7 @@ def _make_star(store: ArtifactStore) -> FigureResult:
         note=_transferable(curves, "relative_accuracy"),
     ).with_untuned(above_all(mine, untuned, "textbook settings"))
     panels = [
-        Panel("pooled_accuracy", ACCURACY, curves, [level]),
+        Panel("pooled_accuracy", ACCURACY_LABEL, curves, [level]),
         Panel("relative_accuracy", "relative to centralised (%)", curves),
     ]
     caption = (

@@ -17,7 +17,7 @@ from fedsurf.paper.figures.ablation import WITH, WITHOUT, optimizers
 from fedsurf.paper.figures.figure import FigureResult, PaperFigure
 from fedsurf.paper.sizes import Size
 
-EXPLAINED = 0.9
+MIN_R_SQUARED = 0.9
 """Smallest share of the variance of the log gradient norm that an exponential must explain."""
 
 Certified = Mapping[str, Any]
@@ -48,10 +48,10 @@ def judge(certified: Certified) -> list[Claim]:
         "The unrolled optimizer trained via SURF has an exponential rate of convergence.",
         "The factor by which the norm changes at each layer, fitted on a logarithmic scale, is below 1 "
         f"with {100 * certified['confidence']:g} % confidence, and the exponential explains at least "
-        f"{100 * EXPLAINED:g} % of the variance over layers.",
+        f"{100 * MIN_R_SQUARED:g} % of the variance over layers.",
         Number("factor of a layer", fall["factor"], (fall["high"] - fall["low"]) / 4),
         Number("no fall", 1.0),
-        fall["high"] < 1 and fall["r_squared"] >= EXPLAINED,
+        fall["high"] < 1 and fall["r_squared"] >= MIN_R_SQUARED,
         unit="",
         note=(
             f"From layer 0 to {last['layer']} the norm falls from {layers[0]['norm']:.3g} to "

@@ -22,7 +22,7 @@ from fedsurf.unrolled.transferable.newton import by_feature
 from fedsurf.unrolled.transferable.optimizer import Transferable, TransferableAlgorithm
 from fedsurf.unrolled.transferable.summaries import loss_of_guessing
 
-FACTORS = 41
+FACTOR_COUNT = 41
 """Number of factors for which losses are computed."""
 OTHER_LAYERS = 2
 """Number of layers of a run after which heads are observed, in addition to the last one."""
@@ -37,7 +37,7 @@ class Observations:
     known: Tensor
     """Inputs that their agents know, `[heads, INPUTS]`."""
     losses: Tensor
-    """Their losses relative to guessing, for each factor of their logits, `[heads, FACTORS]`."""
+    """Their losses relative to guessing, for each factor of their logits, `[heads, FACTOR_COUNT]`."""
 
 
 def train_confidence(
@@ -49,7 +49,6 @@ def train_confidence(
     """Train the confidence of an optimizer in place; its other parameters stay the same."""
     if optimizer.confidence is None:
         raise ValueError("optimizer: got one without confidence, but it must have one to train")
-    config.check()
     problems = problems.with_rare_classes(config.rare_share)
     found = []
     with open_bar("learning confidence", config.problems) as advance:
@@ -115,12 +114,12 @@ def fit(
 
 
 def logarithms() -> Tensor:
-    """Return the logarithms of the factors, `[FACTORS]`."""
-    return torch.linspace(-MAX_LOG_FACTOR, MAX_LOG_FACTOR, FACTORS)
+    """Return the logarithms of the factors, `[FACTOR_COUNT]`."""
+    return torch.linspace(-MAX_LOG_FACTOR, MAX_LOG_FACTOR, FACTOR_COUNT)
 
 
 def losses_by_factor(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of heads for each factor of their logits, `[heads, FACTORS]`.
+    """Return the mean cross-entropy of heads for each factor of their logits, `[heads, FACTOR_COUNT]`.
 
     `logits` are `[heads, examples, classes]`, `labels` `[1, examples]`.
     """
@@ -130,8 +129,8 @@ def losses_by_factor(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def interpolated(losses: Tensor, logarithm: Tensor) -> Tensor:
-    """Return the losses at factors between those of `losses[heads, FACTORS]`, `[heads]`."""
-    place = (logarithm + MAX_LOG_FACTOR) * ((FACTORS - 1) / (2 * MAX_LOG_FACTOR))
-    below = place.detach().floor().long().clamp(0, FACTORS - 2)[:, None]
+    """Return the losses at factors between those of `losses[heads, FACTOR_COUNT]`, `[heads]`."""
+    place = (logarithm + MAX_LOG_FACTOR) * ((FACTOR_COUNT - 1) / (2 * MAX_LOG_FACTOR))
+    below = place.detach().floor().long().clamp(0, FACTOR_COUNT - 2)[:, None]
     left, right = losses.gather(1, below), losses.gather(1, below + 1)
     return torch.lerp(left, right, place[:, None] - below)[:, 0]

@@ -38,11 +38,10 @@ def pretrain(
 
     The run's folder, new unless resuming, holds `optimizer.safetensors` in the end. A resumed run continues
     meta-training from its newest state, to the same bits as without interruption; the training of
-    confidence, some minutes, begins anew. `observers` get the progress of meta-training, and `open_bar` opens
-    a bar for that of confidence.
+    confidence, which takes some minutes, starts again. `observers` get the progress of meta-training, and
+    `open_bar` opens a bar for that of confidence.
     """
     config.optimizer.check()
-    config.confidence.check()
     shape = replace(config.optimizer, confidence_width=0)
     optimizer = Transferable(shape, generator(config.seed, "parameters"))
     problems = WideProblems(config.problems, config.seed)

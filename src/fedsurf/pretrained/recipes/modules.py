@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.models import ModuleModel
-from fedsurf.pretrained.config import ModulePretrainConfig, WideConfig
+from fedsurf.pretrained.config import ModulePretrainConfig
 from fedsurf.pretrained.recipes.heads import train_into
 from fedsurf.pretrained.recipes.populations import Population, chance, log_uniform, uniform
 from fedsurf.pretrained.recipes.wide_problems import WideProblems
@@ -29,16 +29,7 @@ MIN_UNITS, MAX_UNITS = 12, 48
 
 
 class ModuleProblems(WideProblems):
-    """Wide problems over graphs, without mini-batches, whose agents train small networks."""
-
-    def __init__(self, config: WideConfig, seed: int) -> None:
-        for name in ("server_share", "batch_share"):
-            if getattr(config, name) > 0:
-                raise ValueError(
-                    f"{name}: got {getattr(config, name)}, but it must be 0: the optimizer of modules "
-                    "runs over graphs, on all examples of an agent"
-                )
-        super().__init__(config, seed)
+    """Wide problems whose agents train small networks; there must be no servers and no mini-batches."""
 
     def draw(self, generator: torch.Generator, *, validation: bool = False) -> Problem:
         """Draw a problem and the network that its agents train."""

@@ -7,26 +7,12 @@ correlated, heavy-tailed features, with classes that resemble each other in grou
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 MAX_HEAD_PARAMETERS = 4000
 """Parameters of the largest head; larger heads take longer and teach no more."""
-
-
-class Population(Protocol):
-    """Draws examples of a problem's classes."""
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        ...
-
-    def draw(self, labels: Tensor, generator: torch.Generator, *, test: bool) -> Tensor:
-        """Draw an example of each label, `[examples, features]`; tests never repeat training examples."""
-        ...
 
 
 def uniform(low: float, high: float, generator: torch.Generator) -> float:
@@ -82,7 +68,7 @@ class RealPopulation:
         return RealPopulation(x, [members[place] for place in order], spread**power)
 
     def draw(self, labels: Tensor, generator: torch.Generator, *, test: bool) -> Tensor:
-        """Draw examples with replacement; a third of each class is for tests only."""
+        """Draw an example of each label, with replacement; a third of each class is for tests only."""
         places = torch.empty_like(labels)
         for label, own in enumerate(self.members):
             here = labels == label
@@ -225,3 +211,7 @@ class SyntheticPopulation:
             x = x @ weights
             x = (x / x.square().mean().sqrt().clamp(min=1e-6) + shift).relu()
         return x @ self.axes
+
+
+Population = RealPopulation | SyntheticPopulation
+"""Draws examples of a problem's classes, `[examples, features]`."""

@@ -17,9 +17,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.randomness import generator as seeded
-from fedsurf.network import Calling, FaultConfig, GraphConfig, Network, NetworkConfig, make_network
+from fedsurf.network import FaultConfig, GraphConfig, Network, NetworkConfig, make_network
 from fedsurf.pretrained.config import MAX_FEW_AGENTS, WideConfig
 from fedsurf.pretrained.recipes.populations import (
     Population,
@@ -33,7 +32,12 @@ from fedsurf.pretrained.recipes.populations import (
 from fedsurf.surf.constraints import Unrolled, UnrolledOptimizer
 from fedsurf.surf.training import Problem
 from fedsurf.tasks import sources
-from fedsurf.tasks.distribution import UNLIMITED, ClassImbalanced, DirichletAgents, Partition
+from fedsurf.tasks.distribution import (
+    UNLIMITED_EXAMPLES,
+    ClassImbalanced,
+    DirichletAgents,
+    Partition,
+)
 from fedsurf.tasks.task import Examples, Task
 from fedsurf.unrolled.transferable.optimizer import Transferable
 
@@ -57,19 +61,9 @@ class WideProblem(Problem):
 
 
 class WideProblems:
-    """Draws problems, the same for the same seed.
-
-    Examples
-    --------
-    >>> from fedsurf.pretrained.config import WideConfig
-    >>> from fedsurf.pretrained.recipes.wide_problems import WideProblems
-    >>> problem = WideProblems(WideConfig(real_share=0.0), seed=0).training(0)
-    >>> problem.task.agents == problem.network.agents
-    True
-    """
+    """Draws problems, the same for the same seed."""
 
     def __init__(self, config: WideConfig, seed: int) -> None:
-        config.check()
         self.config, self.seed = config, seed
 
     @cached_property
@@ -137,7 +131,7 @@ class WideProblems:
             sizes = torch.randint(fewest, examples + 1, (agents,), generator=generator)
         tests = max(1, round(self.config.test_examples / agents))
         partition = self._partition(generator)
-        limit = torch.full((population.classes,), UNLIMITED)
+        limit = torch.full((population.classes,), UNLIMITED_EXAMPLES)
         labels = partition.labels(limit, sizes + tests, generator)
         train_y = [own[tests:] for own in labels]
         test_y = [own[:tests] for own in labels]
@@ -176,10 +170,7 @@ class WideProblems:
             share = 1.0 if chance(0.2, generator) else log_uniform(0.08, 0.5, generator)
             reporting = max(1, round(share * agents))
             star = GraphConfig(kind="star")
-            # A separate stream, so that the share changes nothing else of a problem.
-            calls = seeded(next_seed(copied(generator)), "calling")
-            calling: Calling = "in-turn" if chance(self.config.in_turn_share, calls) else "random"
-            config = NetworkConfig(graph=star, reporting=reporting, calling=calling, faults=faults)
+            config = NetworkConfig(graph=star, reporting=reporting, faults=faults)
         else:
             graph = self._graph(agents, generator)
             config = NetworkConfig(graph=graph, shift="metropolis", faults=faults)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsurf.common.checks import listed
 from fedsurf.common.files import FileError, array_names, read_arrays, reading
+from fedsurf.common.text import listed
 from fedsurf.tasks.config import TEST_FRACTION
 from fedsurf.tasks.dataset import Array, Dataset
 

@@ -159,7 +159,7 @@ _SOURCES = (
         Source(
             name,
             f"generated: {about}",
-            f"{synthetic.TRAIN:,} + {synthetic.TEST:,}",
+            f"{synthetic.TRAIN_EXAMPLES:,} + {synthetic.TEST_EXAMPLES:,}",
             "Apache-2.0",
             partial(synthetic.generate, name=name),
         )

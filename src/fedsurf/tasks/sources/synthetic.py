@@ -13,7 +13,7 @@ import numpy as np
 
 from fedsurf.tasks.dataset import Array, Dataset
 
-TRAIN, TEST = 30_000, 12_000
+TRAIN_EXAMPLES, TEST_EXAMPLES = 30_000, 12_000
 """Examples of each part: twice those of a task of 100 agents with 60 examples, in the test part and in the two
 fifths of the training part for validation, since tasks are imbalanced."""
 
@@ -23,7 +23,7 @@ SEED = 20_260_101
 GRID = 1024
 """Values are multiples of one over this."""
 
-_ALL = TRAIN + TEST
+_ALL = TRAIN_EXAMPLES + TEST_EXAMPLES
 
 Draw = Callable[[np.random.Generator], tuple[Array, Array]]
 """Draws the features `[examples, features]` and labels `[examples]` of both parts, training first."""
@@ -87,7 +87,7 @@ def table(random: np.random.Generator) -> tuple[Array, Array]:
         choice = (random.random((_ALL, 1)) > chance[:, :-1]).sum(1)
         columns.append(np.eye(levels)[choice])
     x = np.concatenate(columns, 1)
-    return (x - x[:TRAIN].mean(0)) / x[:TRAIN].std(0), y
+    return (x - x[:TRAIN_EXAMPLES].mean(0)) / x[:TRAIN_EXAMPLES].std(0), y
 
 
 def clusters(random: np.random.Generator) -> tuple[Array, Array]:
@@ -205,16 +205,20 @@ def generate(_: Path | None = None, *, name: str) -> Dataset:
 
     Examples
     --------
-    >>> from fedsurf.tasks.sources.synthetic import generate
     >>> generate(name="synthetic-curve").train_x.shape
     (30000, 10)
     """
     _about, classes, draw = FAMILIES[name]
-    # Each family has its own stream: changing one leaves the others as they are.
+    # Each family has its own stream: changing one leaves the others as they are. The key decides the numbers.
     key = f"made-{name.removeprefix('synthetic-')}"
     stream = np.random.SeedSequence([SEED, *key.encode()])
     x, y = draw(np.random.Generator(np.random.PCG64(stream)))
     x = (np.rint(x * GRID) / GRID).astype(np.float32)
     return Dataset.from_arrays(
-        x[:TRAIN], y[:TRAIN], x[TRAIN:], y[TRAIN:], name=name, classes=classes
+        x[:TRAIN_EXAMPLES],
+        y[:TRAIN_EXAMPLES],
+        x[TRAIN_EXAMPLES:],
+        y[TRAIN_EXAMPLES:],
+        name=name,
+        classes=classes,
     )

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
-from pathlib import Path
-from time import perf_counter
 
 from fedsurf import pretrained
 from fedsurf.analysis.audit import audit
 from fedsurf.analysis.certificate import certify
-from fedsurf.common.writing import write_json
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig
 from fedsurf.evaluation.evaluate import layer_norms
 from fedsurf.evaluation.experiment import Experiment
@@ -18,12 +15,8 @@ from fedsurf.evaluation.run import Trajectory
 from fedsurf.evaluation.study import Study
 from fedsurf.paper.artefacts import SURF_T, Artifact, ArtifactKind, ArtifactStore, Made
 from fedsurf.paper.sizes import PAPER_SETTINGS
-from fedsurf.surf.training import StepRecord, ValidationRecord
 from fedsurf.tasks.config import FeatureConfig
 from fedsurf.tasks.features import Features, load_features
-
-PACE_FILE = "pace.json"
-"""File of a run folder for the mean seconds of a meta-training step."""
 
 
 def paper_settings(method: str) -> dict[str, Setting]:
@@ -47,37 +40,11 @@ def rounds_of(config: ExperimentConfig) -> int:
     return config.optimizer.layers * config.optimizer.filter_order
 
 
-class StepTimer:
-    """Writes the mean seconds of a meta-training step, without validations, into a JSON file."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._steps, self._seconds = file, 0, 0.0
-        self._clock = perf_counter()
-
-    def on_start(self, done: int, total: int) -> None:  # noqa: ARG002 - an observer's
-        """Start the clock."""
-        self._clock = perf_counter()
-
-    def on_step(self, record: StepRecord) -> None:  # noqa: ARG002 - an observer's
-        """Count a step."""
-        now = perf_counter()
-        self._steps, self._seconds = self._steps + 1, self._seconds + now - self._clock
-        self._clock = now
-
-    def on_validation(self, record: ValidationRecord, best_by: str | None) -> None:  # noqa: ARG002
-        """Write the mean so far."""
-        mean = self._seconds / max(1, self._steps)
-        write_json(self._file, {"steps": self._steps, "seconds_per_step": mean})
-        self._clock = perf_counter()
-
-
 def _optimizer(store: ArtifactStore, artifact: Artifact) -> Made:
     config = artifact.trained
-    folder = store.run_folder(config)
     with store.observers() as observers:
-        timer = StepTimer(folder / PACE_FILE)
         experiment = Experiment(config, features_of(config.data))
-        experiment.train(folder, resume=True, observers=[timer, *observers])
+        experiment.train(store.run_folder(config), resume=True, observers=observers)
     return Made({}, {})
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.common.checks import counted, listed, printable
+from fedsurf.common.text import counted, listed, printable
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from studies import BUDGET, DGD, ONE_TASK, SMALL, STAR, UNEQUAL
 
 from fedsurf.cli.main import run as run_command
 from fedsurf.common.writing import write_tensors
-from fedsurf.evaluation.comparison import Comparison, compare
+from fedsurf.evaluation.compare import Comparison, compare
 from fedsurf.evaluation.config import StudyConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.plots import study_figure

@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsurf.common.checks import check_count, counted
+from fedsurf.common.checks import check_count
 from fedsurf.common.configuration import to_dict
 from fedsurf.common.progress import OpenBar, silent
+from fedsurf.common.text import counted
 from fedsurf.common.writing import write_json, write_rows
 from fedsurf.evaluation.config import PRETRAINED_ROUNDS, SHOWN_ROUNDS, StudyConfig
 from fedsurf.evaluation.methods import Entrant
@@ -26,7 +27,7 @@ from fedsurf.unrolled.config import check_rounds
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of all entrants of a comparison."""
+    """The results of all entrants of a comparison; `compare` has an example."""
 
     config: StudyConfig
     """Data, tasks, network and budget."""
