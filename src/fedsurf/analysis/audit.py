@@ -282,7 +282,14 @@ class _Runs:
         algorithm = self.subject.make(SoftmaxHead(tasks[0].features, tasks[0].classes))
         with self.progress(title, len(tasks)) as advance:
             runs = run_all(
-                algorithm, tasks, network, steps, seed=self.seed, record=(0, steps), on_task=advance
+                algorithm,
+                tasks,
+                network,
+                steps,
+                seed=self.seed,
+                record=(0, steps),
+                device=self.study.environment.device,
+                on_task=advance,
             )
         return runs.pooled_accuracy[:, -1].double().nan_to_num(0.0)  # 0 where it diverged
 

@@ -19,6 +19,7 @@ def audit(
     seed: int | None = None,
     figure: Path | None = None,
     folder: Path | None = None,
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Tell whether an optimizer learned to learn, or learned a classifier.
@@ -38,6 +39,7 @@ def audit(
         seed: Draws tasks, graphs and starts; by default the run's, or 0.
         figure: Draw a bar chart into this file (.png, .svg or .pdf).
         folder: Write audit.json and audit.csv into this folder.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print the numbers as JSON instead of a table.
     """
     from fedsurf.analysis.audit import audit as run_audit
@@ -59,7 +61,11 @@ def audit(
     config = subject.study if study is None else subject.on_study(study)
     config = replace(config, tasks=tasks, seeds=config.seeds if seed is None else (seed,))
     found = run_audit(
-        subject, Study(config), other=other, agents=agents, progress=opener(console.err)
+        subject,
+        Study(config, device=device),
+        other=other,
+        agents=agents,
+        progress=opener(console.err),
     )
     if folder is not None:
         found.write(folder)

@@ -15,6 +15,7 @@ def certify(
     confidence: float = 0.95,
     gradient_examples: Literal["mini-batch", "all"] | None = None,
     out: Path | None = None,
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Compare the bounds of the paper's theorems with what an optimizer does on meta-test tasks.
@@ -32,6 +33,7 @@ def certify(
         gradient_examples: The examples on which gradients are taken: mini-batch or all; by default
             those of the run's constraints.
         out: The folder for the files; the run's own by default.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print the numbers as JSON instead of tables.
     """
     from fedsurf.analysis.certificate import certify as measure
@@ -41,7 +43,7 @@ def certify(
     from fedsurf.common.threads import limit_threads
     from fedsurf.evaluation.experiment import Experiment
 
-    experiment = Experiment.load(run)
+    experiment = Experiment.load(run, device=device)
     folder = run if out is None else out
     check_folder(folder, "run" if out is None else "out")
     limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))

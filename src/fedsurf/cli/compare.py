@@ -26,6 +26,7 @@ def compare(
     batch_sizes: tuple[int, ...] = (),
     tuned: Path | None = None,
     at: tuple[int, ...] = SHOWN_ROUNDS,
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Compare methods and trained optimizers: same tasks, same start, same graph, same metric.
@@ -46,6 +47,7 @@ def compare(
             fedsurf.
         at: Numbers of rounds after which accuracy is shown, in addition to the end. If a step takes
             several rounds, it is the accuracy after the last whole step.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print the results as JSON instead of a table.
     """
     found = run_comparison(
@@ -58,6 +60,7 @@ def compare(
         batch_sizes=batch_sizes,
         tuned=tuned,
         at=at,
+        device=device,
     )
     if json:
         print_json(found.to_dict())

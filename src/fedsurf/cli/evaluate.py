@@ -20,6 +20,7 @@ def evaluate(
     tasks: int = 30,
     rounds: tuple[int, ...] = (20, 200),
     figure: Path | None = None,
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Try meta-trained optimizers on meta-test tasks, with tuned DGD and centralised training.
@@ -29,6 +30,7 @@ def evaluate(
         tasks: Number of meta-test tasks.
         rounds: Numbers of rounds for DGD; its step is tuned for each.
         figure: Draw a figure into this file (.png, .svg or .pdf).
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print the numbers as JSON instead of tables.
     """
     from fedsurf.evaluation import plots
@@ -38,11 +40,12 @@ def evaluate(
             raise CommandLineError(f"{name}: got none, but there must be at least one")
     if figure is not None:
         plots.check_figure(figure)
-    show_evaluations(run_evaluations(runs, tasks, rounds), figure=figure, as_json=json)
+    found = run_evaluations(runs, tasks, rounds, device)
+    show_evaluations(found, figure=figure, as_json=json)
 
 
 def run_evaluations(
-    runs: Sequence[Path], tasks: int, rounds: Sequence[int]
+    runs: Sequence[Path], tasks: int, rounds: Sequence[int], device: str = "cpu"
 ) -> dict[Path, Evaluation]:
     """Evaluate runs with a progress bar, and write the numbers of each into its folder."""
     from fedsurf.cli.progress import opener
@@ -52,7 +55,7 @@ def run_evaluations(
 
     found = {}
     for run in runs:
-        experiment = Experiment.load(run)
+        experiment = Experiment.load(run, device=device)
         limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
         found[run] = evaluation.evaluate(
             experiment, tasks=tasks, rounds=rounds, progress=opener(err)

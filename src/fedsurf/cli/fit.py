@@ -34,6 +34,7 @@ def fit(
     test_share: float = 0.2,
     optimizer: str = "softmax-head",
     seed: int = 0,
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Train a classifier on a table, as agents would who do not share their data.
@@ -66,6 +67,7 @@ def fit(
             test_x is divided already.
         optimizer: Name of a pretrained optimizer, or a .safetensors file.
         seed: Seed of dealing rows, the graph, the server's calls and mini-batches.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print the numbers as JSON instead of a table.
     """
     from fedsurf.common.threads import limit_threads
@@ -101,6 +103,7 @@ def fit(
             standardize={"auto": "auto", "yes": True, "no": False}[standardize],
             batch_size=batch_size,
             random_state=seed,
+            device=device,
         )
         result.write(place)
     for line in result.notes:

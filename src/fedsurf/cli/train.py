@@ -17,6 +17,7 @@ def train(
     folder: Path,
     resume: bool = False,
     tensorboard: bool = False,
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Meta-train an unrolled optimizer by SURF.
@@ -30,9 +31,10 @@ def train(
         resume: Continue an interrupted run in this folder, to the same bits as without the
             interruption. The configuration must be the same.
         tensorboard: Write TensorBoard curves into the folder, too.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print the result as JSON.
     """
-    best = run_training(config, folder, resume=resume, tensorboard=tensorboard)
+    best = run_training(config, folder, resume=resume, tensorboard=tensorboard, device=device)
     validation = best["validation"]
     if json:
         print_json({"folder": str(folder), "rule": best["rule"], "validation": validation})
@@ -47,7 +49,12 @@ def train(
 
 
 def run_training(
-    config: Preset, folder: Path, *, resume: bool, tensorboard: bool = False
+    config: Preset,
+    folder: Path,
+    *,
+    resume: bool,
+    tensorboard: bool = False,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Meta-train into a folder with a progress bar; return the metadata of the best optimizer."""
     from fedsurf.cli.progress import TerminalProgress
@@ -59,6 +66,6 @@ def run_training(
         check_folder(folder)
     with TerminalProgress(err) as bar:
         curves = [TensorBoard(folder / "tensorboard")] if tensorboard else []
-        experiment = Experiment(config)
+        experiment = Experiment(config, device=device)
         limit_threads(sum(value.numel() for value in experiment.optimizer.parameters()))
         return experiment.train(folder, resume=resume, observers=[bar, *curves])

@@ -16,6 +16,7 @@ def tune(
     file: Path,
     methods: tuple[str, ...] = ("all",),
     budget: TuneConfig = TuneConfig(),  # noqa: B008 - frozen
+    device: str = "cpu",
     json: bool = False,
 ) -> None:
     """Tune classical methods, each with the same number of trials on the same validation tasks.
@@ -28,6 +29,7 @@ def tune(
         file: File for the settings; `fedsurf compare --tuned` reads it.
         methods: Names of methods; all stands for all that run on the network.
         budget: The budget of each method.
+        device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
         json: Print all trials as JSON instead of a table of the best settings.
     """
     from fedsurf.cli.console import err, new_table, out, print_json
@@ -38,7 +40,7 @@ def tune(
 
     check_file(file)
     limit_threads(0)
-    study = Study(config)
+    study = Study(config, device=device)
     found = tuning.tune(study, file, methods=methods, budget=budget, progress=opener(err)).methods
     if json:
         print_json({name: tuned.to_dict() for name, tuned in found.items()})

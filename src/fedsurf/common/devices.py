@@ -4,11 +4,13 @@ import torch
 
 CPU = torch.device("cpu")
 """The host, where draws, calls and sizes are computed."""
-DEVICE_HELP = "auto, cpu, cuda, cuda:1 or mps"
+DEVICES = "auto, cpu, cuda, cuda:1 or mps"
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """Return a device; "auto" is the first GPU that torch can use, or the CPU.
+    """Return a device; "auto" is CUDA where torch can use it, or the CPU.
+
+    It is never "mps", which lacks double precision: the pretrained optimizer needs that.
 
     Examples
     --------
@@ -18,15 +20,10 @@ def device_named(name: str | torch.device) -> torch.device:
     if isinstance(name, torch.device):
         return name
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.device("cuda") if torch.cuda.is_available() else CPU
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(
-            f"device: got {name!r}, which torch cannot use here, but it must be one of {DEVICE_HELP} "
-            f"that this machine has ({str(error).splitlines()[0]})"
+            f"device: got {name!r}, which torch cannot use here, but it must be one of {DEVICES}"
         ) from error
-    return device

@@ -19,6 +19,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
+from fedsurf.common.devices import device_named
 from fedsurf.common.randomness import generator
 from fedsurf.common.streams import Streams
 from fedsurf.common.text import listed
@@ -34,6 +35,14 @@ from fedsurf.estimator.federations import (
     federation_network,
     training_errors,
 )
+from fedsurf.evaluation.measures import (
+    all_finite,
+    consensus,
+    disagreement,
+    mean_loss,
+    share_of_hits,
+)
+from fedsurf.evaluation.run import on_device
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Calling, Network
 from fedsurf.pretrained import load
@@ -87,6 +96,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_jobs : int or None
         Number of threads; None is one, unless joblib is configured otherwise, and -1 is all cores. More
         than one pays only with many rows and features, on an idle machine.
+    device : str
+        Where to train: "auto", "cpu", "cuda", "cuda:1" or "mps". The heads are on the CPU afterwards.
 
     Attributes
     ----------
@@ -142,6 +153,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
+        device: str = "cpu",
     ) -> None:
         self.optimizer = optimizer
         self.n_agents = n_agents
@@ -155,6 +167,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.random_state = random_state
         self.n_jobs = n_jobs
+        self.device = device
 
     def fit(
         self,
@@ -302,8 +315,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Run the optimizer, and keep the heads, the trajectory and the units of the features."""
         given = self.optimizer
         optimizer = given if isinstance(given, Transferable) else load(given, argument="optimizer")
-        head, pool = SoftmaxHead(task.features, task.classes), task.train.pooled()
-        algorithm = optimizer.on(
+        head, device = SoftmaxHead(task.features, task.classes), device_named(self.device)
+        chosen = optimizer.on(
             head,
             self.rounds,
             SCALINGS[self.standardize],
@@ -311,6 +324,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ease_rare=True,
             weigh_agents=True,
         )
+        chosen.check(task)
+        algorithm, task = on_device(chosen, device), task.to(device=device)
+        pool = task.train.pooled()
         if self.rounds > MAX_LEARNED_ROUNDS:
             warnings.warn(
                 f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to "
@@ -318,37 +334,36 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
         self._staged, records = [], []
-        algorithm.check(task)
-        state = algorithm.init(task, network, streams.at("start"))
+        state: Any = algorithm.init(task, network, streams.at("start"))
         groups = group_agents(task.train)
         parts = split_examples(task.train, groups)
-        for layer in range(algorithm.steps + 1):
+        for layer in range(chosen.steps + 1):
             if layer:
                 state = algorithm.step(state, task, network, streams.at("step", layer - 1))
                 if on_layer is not None:
                     on_layer()
             weights = state.agent_weights(network)
-            if not weights.isfinite().all():
+            if not all_finite(weights, network):
                 raise diverged(network)
-            mean = weights.mean(0, keepdim=True)
+            mean = consensus(weights, network)
             pairs = zip(split_groups(weights, groups), parts, strict=True)
-            own = [head.accuracy(heads, part) for heads, part in pairs]
+            own = torch.cat([head.accuracy(heads, part) for heads, part in pairs])
             self._staged.append(_matrix(mean, head)[0])
             records.append(
                 {
                     "rounds": network.rounds,
                     "floats": network.floats,
-                    "loss": float(head.loss(mean, pool)),
-                    "accuracy": float(head.accuracy(mean, pool)),
-                    "agent_accuracy": float(torch.cat(own).mean()),
-                    "disagreement": float((weights - mean).square().sum(1).mean().sqrt()),
+                    "loss": float(mean_loss(head, mean, pool, network)),
+                    "accuracy": float(share_of_hits(head, mean, pool, network)),
+                    "agent_accuracy": float(network.total(own)) / network.agents,
+                    "disagreement": float(disagreement(weights, network)),
                 }
             )
-        heads, consensus = _matrix(weights, head), self._staged[-1]
+        heads, shared = _matrix(weights, head), self._staged[-1]
         self.agent_coef_, self.agent_intercept_ = heads[:, :, :-1], heads[:, :, -1]
-        self.coef_, self.intercept_ = consensus[:, :-1], consensus[:, -1]
+        self.coef_, self.intercept_ = shared[:, :-1], shared[:, -1]
         self.trajectory_ = {name: np.array([row[name] for row in records]) for name in records[0]}
-        unit = state.unit.double().mean(0).numpy()
+        unit = state.unit.double().mean(0).cpu().numpy()
         self.units_ = unit if len(unit) else np.ones(task.features)
 
 
@@ -361,7 +376,7 @@ def _on_cpu() -> AbstractContextManager[Any]:
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
     """Turn flat heads into `[heads, classes, features + 1]`."""
-    return weights.reshape(-1, head.features + 1, head.classes).mT.numpy().copy()
+    return weights.reshape(-1, head.features + 1, head.classes).mT.cpu().numpy().copy()
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count
 from fedsurf.common.configuration import to_dict
+from fedsurf.common.devices import CPU
 from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.text import counted
 from fedsurf.common.writing import write_json, write_rows
@@ -96,6 +98,7 @@ def compare(
     at: Sequence[int] = SHOWN_ROUNDS,
     cache: Path | None = None,
     features: Features | None = None,
+    device: str | torch.device = CPU,
     on_note: Callable[[str], None] = lambda _: None,
     progress: OpenBar = silent,
 ) -> Comparison:
@@ -105,8 +108,8 @@ def compare(
     of the file `tuned`, or the shipped ones; `runs`, which are folders of `Experiment.train`; and
     `pretrained` optimizers by name or .safetensors file, each with every number of rounds in `depths`, on
     all examples and with mini-batches of every size in `batch_sizes`. Accuracy is shown after `at` rounds
-    and at the end. Results in the folder `cache` are not computed again. `on_note` is called with each
-    remark on fairness before the runs begin.
+    and at the end. Results in the folder `cache` are not computed again; all runs compute on `device`.
+    `on_note` is called with each remark on fairness before the runs begin.
 
     Examples
     --------
@@ -136,7 +139,7 @@ def compare(
         _check_recorded(at, config.rounds)
     if config.initial_deviation is None and pretrained and not runs:
         config = replace(config, initial_deviation=0.0)  # as pretrained optimizers start
-    study = Study(config, cache, features)
+    study = Study(config, cache, features, device=device)
     entrants = [
         Entrant(
             _pretrained_label(name, depth, size, pretrained),

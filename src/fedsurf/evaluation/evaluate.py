@@ -19,7 +19,7 @@ from fedsurf.common.text import counted
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Entrant, method_named
-from fedsurf.evaluation.run import Trajectories
+from fedsurf.evaluation.run import Trajectories, device_of
 from fedsurf.evaluation.study import Study
 from fedsurf.network import Network
 from fedsurf.surf import DescentConfig, SurfConfig, unroll
@@ -202,7 +202,7 @@ def layer_norms(
         _, found = unroll(
             algorithm,
             algorithm.steps,
-            task,
+            task.to(device=device_of(algorithm)),
             network,
             surf.descent,
             gradient_batch_size=surf.gradient_batch_size,

@@ -8,9 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedsurf.algorithms import Start
 from fedsurf.common.checks import check_kind
 from fedsurf.common.configuration import differences
+from fedsurf.common.devices import CPU
 from fedsurf.common.files import FileError, read_json, reading
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.writing import lock_folder, write_json
@@ -31,7 +34,8 @@ from fedsurf.unrolled import UDGD
 class Experiment:
     """An unrolled optimizer in the environment of its configuration; parts are built on first use.
 
-    `features` takes the place of those that the configuration names.
+    `features` takes the place of those that the configuration names. Meta-training and runs compute on
+    `device`: "auto", "cpu", "cuda", "cuda:1" or "mps".
 
     Examples
     --------
@@ -47,12 +51,17 @@ class Experiment:
     (2, 3)
     """
 
-    def __init__(self, config: ExperimentConfig, features: Features | None = None) -> None:
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        features: Features | None = None,
+        device: str | torch.device = CPU,
+    ) -> None:
         check_kind(
             config, ExperimentConfig, "config", "an ExperimentConfig, as fedsurf.preset returns"
         )
         self.config = config
-        self.environment = Environment(config, features)
+        self.environment = Environment(config, features, device)
 
     @property
     def features(self) -> Features:
@@ -77,7 +86,8 @@ class Experiment:
     @cached_property
     def optimizer(self) -> UDGD:
         """The unrolled optimizer; before meta-training its parameters are random."""
-        return UDGD(self.model, self.config.optimizer, seeded(self.config.seed, "parameters"))
+        drawn = UDGD(self.model, self.config.optimizer, seeded(self.config.seed, "parameters"))
+        return drawn.to(self.environment.device)
 
     def test_tasks(self, count: int) -> list[Task]:
         """Return the first `count` meta-test tasks."""
@@ -109,14 +119,18 @@ class Experiment:
             return meta_train(training, folder, self.config, observers)
 
     @staticmethod
-    def load(path: str | Path, features: Features | None = None) -> Experiment:
+    def load(
+        path: str | Path,
+        features: Features | None = None,
+        device: str | torch.device = CPU,
+    ) -> Experiment:
         """Load a run, with the best meta-trained parameters in the optimizer.
 
         Without `features`, those that the configuration names are loaded, which must not have changed since
         the run began.
         """
         folder = RunFolder(Path(path))
-        experiment = Experiment(_read_config(folder), features)
+        experiment = Experiment(_read_config(folder), features, device)
         if features is None:
             experiment.check_data(folder)
         folder.read_best(experiment.optimizer)
@@ -161,7 +175,7 @@ def load_comparable(
 ) -> Experiment:
     """Load a run; raise unless its data, start and kind of network are those of a study."""
     folder = RunFolder(Path(run))
-    experiment = Experiment(_read_config(folder), environment.features)
+    experiment = Experiment(_read_config(folder), environment.features, environment.device)
 
     def deciding(data: FeatureConfig, start: Start, graph: GraphConfig) -> dict[str, Any]:
         names = {"initial_mean": start.mean, "initial_deviation": start.deviation}

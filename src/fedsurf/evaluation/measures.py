@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_option
-from fedsurf.models import Model
+from fedsurf.models import Model, SoftmaxHead, cross_entropy
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.task import Examples, Task
@@ -33,18 +33,32 @@ def pooled_accuracy(model: Model, weights: Tensor, examples: Examples, network: 
 
     Where all agents have the same weights, as one expanded row, they are evaluated once.
     """
-    if weights.stride(0) == 0 and len(weights):
-        return pooled_hits(model, weights[:1], examples, network).expand(network.agents)
-    return pooled_hits(model, network.collect(weights), examples, network)
-
-
-def pooled_hits(model: Model, heads: Tensor, examples: Examples, network: Network) -> Tensor:
-    """Return the share of all agents' examples that each of `heads[heads, parameters]` gets right."""
     pool = examples.pooled()
+    if weights.stride(0) == 0 and len(weights):
+        return share_of_hits(model, weights[:1], pool, network).expand(network.agents)
+    return share_of_hits(model, network.collect(weights), pool, network)
+
+
+def share_of_hits(model: Model, heads: Tensor, pool: Examples, network: Network) -> Tensor:
+    """Return the share of all agents' examples that each head classifies correctly, `[heads]`.
+
+    `heads` are `[heads, parameters]`, and `pool` the examples of the agents that live here, as of one agent.
+    """
     hits = model.logits(heads, pool.x).max(2).indices == pool.y
-    counts = torch.cat([hits.sum(1), hits.new_full((1,), hits.shape[1], dtype=torch.int64)])
-    total = network.total(counts[None])
-    return total[:-1].to(heads.dtype) / total[-1]
+    return _mean_over_examples(hits.to(heads.dtype), network)
+
+
+def mean_loss(model: SoftmaxHead, heads: Tensor, pool: Examples, network: Network) -> Tensor:
+    """Return the mean cross-entropy of each head over all agents' examples, `[heads]`; see above."""
+    scores = model.logits(heads, pool.x)
+    return _mean_over_examples(cross_entropy(scores, pool.y.expand(len(heads), -1)), network)
+
+
+def _mean_over_examples(values: Tensor, network: Network) -> Tensor:
+    """Average `values[heads, examples]` over the examples of all processes."""
+    count = values.new_full((1,), values.shape[1])
+    total = network.total(torch.cat([values.sum(1), count])[None])
+    return total[:-1] / total[-1]
 
 
 def disagreement(weights: Tensor, network: Network) -> Tensor:

@@ -319,8 +319,18 @@ def _seen_to_diverge(state: State, network: Network) -> bool:
     return known and not bool(state.weights.isfinite().all())
 
 
+def device_of(algorithm: Algorithm) -> torch.device | None:
+    """Return the device of an algorithm's learned parameters; None if it has none."""
+    module = (
+        algorithm if isinstance(algorithm, nn.Module) else getattr(algorithm, "optimizer", None)
+    )
+    return next(module.parameters()).device if isinstance(module, nn.Module) else None
+
+
 def on_device(algorithm: Algorithm, device: torch.device) -> Algorithm:
     """Return an algorithm whose learned parameters, if it has any, are on a device."""
+    if device_of(algorithm) == device:
+        return algorithm
     if isinstance(algorithm, nn.Module):
         return cast(Algorithm, deepcopy(algorithm).to(device))
     optimizer = getattr(algorithm, "optimizer", None)

@@ -17,6 +17,7 @@ from fedsurf.algorithms import Algorithm, Start
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.common.cache import Cache
 from fedsurf.common.checks import check_count, check_kind, check_not_negative
+from fedsurf.common.devices import CPU, device_named
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.evaluation.config import ExperimentConfig, StudyConfig, TuneConfig
 from fedsurf.evaluation.methods import METHODS, Entrant, Method, Settings, method_named
@@ -48,7 +49,8 @@ def resolved(config: StudyConfig) -> StudyConfig:
 class Environment:
     """The objects that a configuration describes, each built when it is first used.
 
-    `features` takes the place of those that the configuration names.
+    `features` takes the place of those that the configuration names. Tasks are made on the CPU, and
+    algorithms run on `device`: "auto", "cpu", "cuda", "cuda:1" or "mps".
 
     Examples
     --------
@@ -59,9 +61,13 @@ class Environment:
     """
 
     def __init__(
-        self, config: ExperimentConfig | StudyConfig, features: Features | None = None
+        self,
+        config: ExperimentConfig | StudyConfig,
+        features: Features | None = None,
+        device: str | torch.device = CPU,
     ) -> None:
         self.config = config
+        self.device = device_named(device)
         self._features = features
         self._tasks: dict[int, list[Task]] = {}
         self.weighting: AgentWeighting = "uniform"
@@ -136,6 +142,7 @@ class Study:
         features: Features | None = None,
         *,
         environment: Environment | None = None,
+        device: str | torch.device = CPU,
     ) -> None:
         check_kind(config, StudyConfig, "config", "a StudyConfig")
         check_kind(config.network, NetworkConfig, "config.network", "a NetworkConfig")
@@ -149,7 +156,7 @@ class Study:
         if config.initial_deviation is not None:
             check_not_negative(config.initial_deviation, "initial_deviation")
         self.config = resolved(config)
-        self.environment = environment or Environment(self.config, features)
+        self.environment = environment or Environment(self.config, features, device)
         self.is_custom = environment is not None
         """Whether tasks and networks may be others than those of the configuration."""
         self._cache = Cache(None if cache is None or self.is_custom else Path(cache))
@@ -217,6 +224,7 @@ class Study:
             [*early, budget.rounds],
             seed=self.environment.seed,
             weighting=self.environment.weighting,
+            device=self.environment.device,
             on_trial=on_trial,
         )
 
@@ -257,6 +265,7 @@ class Study:
                 seed=seed,
                 weighting=self.environment.weighting,
                 record=record,
+                device=self.environment.device,
                 on_task=on_task,
             )
             for seed in self.config.seeds
@@ -304,5 +313,10 @@ class Study:
         """Return everything that an entrant's results depend on."""
         if self._cache.folder is None:
             return {}
-        version = RESULTS_VERSION
-        return {"study": self.config, "data": self._data, "version": version, "entrant": entrant}
+        return {
+            "study": self.config,
+            "data": self._data,
+            "version": RESULTS_VERSION,
+            "device": str(self.environment.device),
+            "entrant": entrant,
+        }

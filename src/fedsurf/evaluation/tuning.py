@@ -13,6 +13,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fedsurf.algorithms import Start
 from fedsurf.common.checks import check_count
 from fedsurf.common.configuration import differences, from_dict, to_dict
@@ -81,6 +83,7 @@ def try_settings(
     *,
     seed: int = 0,
     weighting: AgentWeighting = "uniform",
+    device: str | torch.device | None = None,
     on_trial: Callable[[], None] = lambda: None,
 ) -> Tuned:
     """Run a method with each of some settings, and rank them by their mean accuracy after `rounds`.
@@ -98,6 +101,7 @@ def try_settings(
             seed=seed,
             weighting=weighting,
             record=rounds,
+            device=device,
         )
         trials.append(Trial(fitting, float(runs.pooled_accuracy.nan_to_num(0.0).mean())))
         on_trial()

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fedsurf.algorithms.algorithm import Algorithm, State
 from fedsurf.common.checks import check_fraction, check_option
-from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model, SoftmaxHead
@@ -195,11 +194,12 @@ def slack_per_constraint(slacks: Tensor, constraints: int) -> Tensor:
 class DescendingProblem(cooper.ConstrainedMinimizationProblem):
     """A loss under descending constraints, with their multipliers, as cooper solves it.
 
-    `penalty` is the coefficient of the augmented Lagrangian; 0 for the plain one.
+    `penalty` is the coefficient of the augmented Lagrangian; 0 for the plain one. Multipliers have the type
+    and the device of `like`.
     """
 
     def __init__(
-        self, constraints: int, dtype: torch.dtype, *, constrained: bool, penalty: float
+        self, constraints: int, like: Tensor, *, constrained: bool, penalty: float
     ) -> None:
         super().__init__()
         self.constrained = constrained
@@ -207,9 +207,11 @@ class DescendingProblem(cooper.ConstrainedMinimizationProblem):
         coefficient = None
         if penalty:
             formulation = cooper.formulations.AugmentedLagrangian
-            strength = torch.tensor(penalty, dtype=dtype, device=CPU)
+            strength = torch.tensor(penalty, dtype=like.dtype, device=like.device)
             coefficient = cooper.penalty_coefficients.DensePenaltyCoefficient(strength)
-        self.multiplier = cooper.multipliers.DenseMultiplier(constraints, dtype=dtype)
+        self.multiplier = cooper.multipliers.DenseMultiplier(
+            constraints, device=like.device, dtype=like.dtype
+        )
         self.descending = cooper.Constraint(
             constraint_type=cooper.ConstraintType.INEQUALITY,
             formulation_type=formulation,

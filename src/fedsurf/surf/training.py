@@ -10,7 +10,7 @@ import gc
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import cooper
@@ -166,9 +166,11 @@ class MetaTraining:
         self.optimizer, self.problems = optimizer, problems
         self.config, self.seed = config, seed
         self.step_count = 0
+        parameter = next(optimizer.parameters())
+        self._device = parameter.device
         self._problem = DescendingProblem(
             optimizer.constraints,
-            next(optimizer.parameters()).dtype,
+            parameter,
             constrained=config.descent.constrained,
             penalty=config.penalty,
         )
@@ -202,7 +204,7 @@ class MetaTraining:
 
     def _step(self) -> StepRecord:
         config, number = self.config, self.step_count
-        problem = self.problems.training(number)
+        problem = self._here(self.problems.training(number))
         algorithm, weights, slacks = self.unroll(problem, "train", number)
         test = problem.task.test
         if config.loss_examples is not None:
@@ -256,6 +258,10 @@ class MetaTraining:
         )
         return algorithm, weights, slack(norms, descent.epsilon, descent.form)
 
+    def _here(self, problem: Problem) -> Problem:
+        """Return a problem on the device of the optimizer's parameters."""
+        return replace(problem, task=problem.task.to(device=self._device))
+
     def _loss(self, model: Model, weights: Tensor, problem: Problem, test: Examples) -> Tensor:
         config, task = self.config, problem.task
         share = task.agent_weights(config.weighting)
@@ -293,7 +299,7 @@ class MetaTraining:
         """Run the optimizer on the validation tasks, the same ones each time."""
         rows, slacks = [], []
         for number in range(self.config.validation_tasks):
-            problem = self.problems.validation(number)
+            problem = self._here(self.problems.validation(number))
             algorithm, weights, slack_values = self.unroll(problem, "validation", number)
             model, test = algorithm.model, problem.task.test
             agents = problem.task.agent_weights(self.config.weighting)

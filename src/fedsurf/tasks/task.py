@@ -260,6 +260,9 @@ class Task:
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> "Task":
         """Return the same task with features of another floating type, or on another device."""
+        x = self.train.stored().x
+        if dtype in (None, x.dtype) and device in (None, x.device):
+            return self
         return _unchecked(self.train.to(dtype, device), self.test.to(dtype, device), self.classes)
 
 
