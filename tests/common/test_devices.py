@@ -21,7 +21,7 @@ def having(monkeypatch, *, cuda=False, mps=False):
         ({"cuda": True, "mps": True}, "cuda"),
     ],
 )
-def test_auto_is_the_first_gpu_or_the_cpu(devices, expected, monkeypatch):
+def test_auto_is_cuda_or_the_cpu(devices, expected, monkeypatch):
     having(monkeypatch, **devices)
     assert device_named("auto") == torch.device(expected)
 

@@ -1,8 +1,10 @@
 from .algorithm import Algorithm as Algorithm
+from .algorithm import ServerState as ServerState
 from .algorithm import SharedStart as SharedStart
 from .algorithm import Start as Start
 from .algorithm import State as State
 from .algorithm import node_gradient as node_gradient
+from .algorithm import own_state as own_state
 from .centralised import Centralised as Centralised
 from .checks import check_fits as check_fits
 from .class_means import ClassMeans as ClassMeans

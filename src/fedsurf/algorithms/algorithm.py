@@ -8,11 +8,12 @@ and where each has its own. Its draws come from the agents' own streams.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsurf.algorithms.checks import check_batch_size, check_fits
 from fedsurf.common.checks import (
@@ -103,6 +104,27 @@ def own_state(state: State, kind: type[OwnState]) -> OwnState:
             f"state: got a {type(state).__name__}, but it must be the {kind.__name__} of this method's init"
         )
     return state
+
+
+def device_of(algorithm: Algorithm) -> torch.device | None:
+    """Return the device of an algorithm's learned parameters; None if it has none."""
+    module = (
+        algorithm if isinstance(algorithm, nn.Module) else getattr(algorithm, "optimizer", None)
+    )
+    return next(module.parameters()).device if isinstance(module, nn.Module) else None
+
+
+def on_device(algorithm: Algorithm, device: torch.device) -> Algorithm:
+    """Return an algorithm whose learned parameters, if it has any, are on a device."""
+    if device_of(algorithm) == device:
+        return algorithm
+    if isinstance(algorithm, nn.Module):
+        return cast(Algorithm, deepcopy(algorithm).to(device))
+    optimizer = getattr(algorithm, "optimizer", None)
+    if isinstance(optimizer, nn.Module):
+        made: Any = algorithm
+        algorithm = replace(made, optimizer=deepcopy(optimizer).to(device))
+    return algorithm
 
 
 def node_gradient(model: Model, network: Network, weights: Tensor, examples: Examples) -> Tensor:

@@ -22,7 +22,7 @@ def device_named(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda") if torch.cuda.is_available() else CPU
     try:
-        return torch.empty(0, device=name).device
+        return torch.empty(0, device=torch.device(name)).device
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(
             f"device: got {name!r}, which torch cannot use here, but it must be one of {DEVICES}"

@@ -18,6 +18,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fedsurf.algorithms.algorithm import on_device
 from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
 from fedsurf.common.devices import device_named
 from fedsurf.common.randomness import generator
@@ -42,7 +43,6 @@ from fedsurf.evaluation.measures import (
     mean_loss,
     share_of_hits,
 )
-from fedsurf.evaluation.run import on_device
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Calling, Network
 from fedsurf.pretrained import load

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsurf.algorithms.algorithm import device_of
 from fedsurf.algorithms.centralised import Centralised
 from fedsurf.common.checks import check_count, check_kind
 from fedsurf.common.progress import OpenBar, silent
@@ -19,7 +20,7 @@ from fedsurf.common.text import counted
 from fedsurf.evaluation.config import StudyConfig, TuneConfig
 from fedsurf.evaluation.experiment import Experiment
 from fedsurf.evaluation.methods import Entrant, method_named
-from fedsurf.evaluation.run import Trajectories, device_of
+from fedsurf.evaluation.run import Trajectories
 from fedsurf.evaluation.study import Study
 from fedsurf.network import Network
 from fedsurf.surf import DescentConfig, SurfConfig, unroll

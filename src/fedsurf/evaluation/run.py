@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedsurf.algorithms.algorithm import Algorithm, State
+from fedsurf.algorithms.algorithm import Algorithm, State, on_device
 from fedsurf.common.checks import check_kind, check_whole
 from fedsurf.common.devices import device_named
 from fedsurf.common.randomness import generator as seeded
@@ -317,27 +315,6 @@ def _seen_to_diverge(state: State, network: Network) -> bool:
     every = len(network.ids) == network.nodes
     known = every and state.weights.device.type == "cpu"
     return known and not bool(state.weights.isfinite().all())
-
-
-def device_of(algorithm: Algorithm) -> torch.device | None:
-    """Return the device of an algorithm's learned parameters; None if it has none."""
-    module = (
-        algorithm if isinstance(algorithm, nn.Module) else getattr(algorithm, "optimizer", None)
-    )
-    return next(module.parameters()).device if isinstance(module, nn.Module) else None
-
-
-def on_device(algorithm: Algorithm, device: torch.device) -> Algorithm:
-    """Return an algorithm whose learned parameters, if it has any, are on a device."""
-    if device_of(algorithm) == device:
-        return algorithm
-    if isinstance(algorithm, nn.Module):
-        return cast(Algorithm, deepcopy(algorithm).to(device))
-    optimizer = getattr(algorithm, "optimizer", None)
-    if isinstance(optimizer, nn.Module):
-        made: Any = algorithm
-        algorithm = replace(made, optimizer=deepcopy(optimizer).to(device))
-    return algorithm
 
 
 def _record(

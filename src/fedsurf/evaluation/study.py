@@ -122,7 +122,7 @@ class Study:
 
     Results are kept in the folder `cache`, if given, and not computed again. `features` take the place of
     those that the configuration names. For custom tasks or networks, give an `environment` that overrides
-    them; then nothing is cached.
+    them; then nothing is cached. Runs compute on `device`: "auto", "cpu", "cuda", "cuda:1" or "mps".
 
     Examples
     --------

@@ -215,8 +215,6 @@ def _recentred(
     sums = state.sums + own.sums - state.own_sums
     moments = (moments + own.moments).sub_(state.own_moments)
     state = _with_curvature(state, Contribution(sums, moments), directions)
-    if state.rounds == algorithm.shared_rounds:
-        algorithm.memory.forget("view")
     return replace(state, own_sums=own.sums, own_moments=own.moments, spreads=spreads)
 
 
@@ -230,7 +228,10 @@ def problems(
         return groups, problems_of(examples, groups, state.curvature)
 
     key = (task.train, state.base, state.unit, state.centre, state.axes)
-    return algorithm.memory.get("problems", key, make)
+    found = algorithm.memory.get("problems", key, make)
+    if state.rounds >= algorithm.shared_rounds:  # centres move no more
+        algorithm.memory.forget("view", "centred")
+    return found
 
 
 def _view(

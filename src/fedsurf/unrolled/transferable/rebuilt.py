@@ -40,9 +40,10 @@ class Memory:
         """Remember a value for these objects."""
         self._known[name] = key, value
 
-    def forget(self, name: str) -> None:
-        """Free the memory of a value."""
-        self._known.pop(name, None)
+    def forget(self, *names: str) -> None:
+        """Free the memory of some values."""
+        for name in names:
+            self._known.pop(name, None)
 
 
 class View(NamedTuple):
@@ -97,4 +98,6 @@ def parts_of(examples: Examples, rows: Tensor | None) -> tuple[Groups, list[Exam
         return groups, [examples.trimmed(agents) for agents in groups]
     found = [torch.isin(rows, agents).nonzero().flatten() for agents in groups]
     members = tuple(here for here in found if len(here))
+    if not members:  # a process none of whose agents is called
+        return (rows,), [examples.trimmed(groups[-1][:1]).of(rows)]
     return members, [examples.trimmed(rows[here]) for here in members]
