@@ -17,7 +17,7 @@ def having(monkeypatch, *, cuda=False, mps=False):
     [
         ({}, "cpu"),
         ({"cuda": True}, "cuda"),
-        ({"mps": True}, "mps"),
+        ({"mps": True}, "cpu"),
         ({"cuda": True, "mps": True}, "cuda"),
     ],
 )
