@@ -125,10 +125,21 @@ def test_methods_with_gradients_by_autograd_stay_on_the_device(subject):
     assert two_steps(subject, torch.device("meta")).is_meta
 
 
-FACTORIES = {"arange", "empty", "eye", "full", "linspace", "normal", "ones", "rand", "randint"}
+FACTORIES = {
+    "arange",
+    "as_tensor",
+    "empty",
+    "eye",
+    "full",
+    "linspace",
+    "normal",
+    "ones",
+    "rand",
+    "randint",
+}
 FACTORIES |= {"randn", "randperm", "sparse_coo_tensor", "tensor", "tril_indices", "triu_indices"}
 FACTORIES |= {"zeros"}
-CORE = ("algorithms", "network", "unrolled", "surf", "tasks/task.py", "tasks/groups.py")
+CORE = ("algorithms", "network", "unrolled", "surf", "tasks/task.py", "tasks/groups.py", "common")
 
 
 def factories_without_device(path):

@@ -30,9 +30,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fedsurf
+from fedsurf.common.randomness import generator
 from fedsurf.estimator.classifier import FederatedClassifier
-from fedsurf.estimator.federations import deal, default_agents, family
+from fedsurf.estimator.federations import deal, default_agents, family, federation_network
 from fedsurf.network import Network, StarNetwork
+from fedsurf.network.engines.memory import run_parts
 from fedsurf.tasks.task import Examples, Task
 
 FAMILIES = ("regular", "ring", "erdos-renyi", "complete", "torus", "small-world", "star")
@@ -748,4 +750,38 @@ def test_labels_that_are_neither_numbers_nor_text_are_named(iris, label, error, 
     ):
         FederatedClassifier().fit(
             x, [label(int(one)) for one in np.unique(y, return_inverse=True)[1]]
+        )
+
+
+@pytest.mark.parametrize("settings", [{}, {"standardize": True, "batch_size": 8}], ids=str)
+@pytest.mark.parametrize("star", [False, True])
+def test_sites_that_only_exchange_messages_get_the_heads_of_the_simulator(star, settings):
+    x, y = load_digits(return_X_y=True)
+    own = [(x[site:600:12], y[site:600:12]) for site in range(12)]
+    own[3] = tuple(values[own[3][1] < 4] for values in own[3])  # a site without all classes
+    agents = np.repeat(range(12), [len(labels) for _, labels in own])
+    together = [np.concatenate(parts) for parts in zip(*own, strict=True)]
+    seen = {"graph": "star", "reporting": 5} if star else {"graph": "regular"}
+    model = FederatedClassifier(**seen, **settings).fit(*together, agents=agents)
+    whole = federation_network(
+        seen["graph"],
+        range(12),
+        generator(0, "graph"),
+        reporting=seen.get("reporting"),
+        calling="in-turn",
+    )
+
+    # The server lives with the first site.
+    owners = torch.tensor([0, *range(12)]) if star else torch.arange(12)
+
+    def live(part):
+        site = int(part.agent_rows(part.ids)[0])
+        return FederatedClassifier(network=part, **settings).fit(*own[site])
+
+    for site, found in enumerate(run_parts(whole, owners, live)):
+        assert found.classes_.tolist() == model.classes_.tolist()
+        np.testing.assert_allclose(found.coef_, model.coef_, atol=1e-8)
+        np.testing.assert_allclose(found.agent_coef_[0], model.agent_coef_[site], atol=1e-8)
+        np.testing.assert_allclose(
+            found.trajectory_["accuracy"], model.trajectory_["accuracy"], atol=1e-12
         )

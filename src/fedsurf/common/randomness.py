@@ -70,4 +70,4 @@ def copied(source: torch.Generator) -> torch.Generator:
 
 def next_seed(source: torch.Generator) -> int:
     """Return the next number of `source` as a seed for a library that takes none of torch's."""
-    return int(torch.randint(2**31 - 1, (), generator=source))
+    return int(torch.randint(2**31 - 1, (), generator=source, device="cpu"))

@@ -47,7 +47,7 @@ class Streams:
     """
 
     def __init__(self, seed: int, ids: Tensor | Sequence[int], *path: str | int) -> None:
-        self.ids = torch.as_tensor(ids, dtype=torch.int64)
+        self.ids = torch.as_tensor(ids, dtype=torch.int64, device="cpu")
         self._seed, self._path = seed, path
 
     def __len__(self) -> int:

@@ -6,7 +6,6 @@ network that counts rounds and floats. The communication is simulated in this pr
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +24,7 @@ from fedsurf.common.randomness import generator
 from fedsurf.common.streams import Streams
 from fedsurf.common.text import listed
 from fedsurf.common.threads import threads
+from fedsurf.estimator.agreement import agreed_classes
 from fedsurf.estimator.federations import (
     Array,
     assign_rows,
@@ -34,6 +34,7 @@ from fedsurf.estimator.federations import (
     diverged,
     examples_of,
     federation_network,
+    own_rows,
     training_errors,
 )
 from fedsurf.evaluation.measures import (
@@ -93,6 +94,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Rows that an agent draws in every round. By default all, which is more accurate.
     random_state : int, numpy.random.RandomState or None
         Seed of dealing the rows, the graph, the server's calls and mini-batches. None is 0.
+    network : Network or None
+        A network on which this process holds some agents' rows, such as `fedsurf.network.engines` has: the
+        others hold theirs, and all call `fit` with the same settings. By default all agents' rows are
+        here, and the network is simulated.
     n_jobs : int or None
         Number of threads; None is one, unless joblib is configured otherwise, and -1 is all cores. More
         than one pays only with many rows and features, on an idle machine.
@@ -152,6 +157,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         standardize: bool | Literal["auto"] = "auto",
         batch_size: int | None = None,
         random_state: int | np.random.RandomState | None = None,
+        network: Network | None = None,
         n_jobs: int | None = None,
         device: str = "cpu",
     ) -> None:
@@ -166,6 +172,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.standardize = standardize
         self.batch_size = batch_size
         self.random_state = random_state
+        self.network = network
         self.n_jobs = n_jobs
         self.device = device
 
@@ -190,40 +197,48 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
-        with _on_cpu():
-            check_features(X)
-            check_labels(y)
-            x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
-            check_label_types(y)
-            self._check_settings()
-            classes, labels = np.unique(y, return_inverse=True)
-            if len(classes) < 2:
-                raise ValueError(
-                    f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
-                )
-            seed = _seed(self.random_state)
-            ids, owner = assign_rows(
-                agents, self.n_agents, self.graph, len(x), generator(seed, "agents")
+        check_features(X)
+        check_labels(y)
+        x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        check_label_types(y)
+        self._check_settings()
+        classes, seed = np.unique(y), _seed(self.random_state)
+        if self.network is not None:
+            names = getattr(self, "feature_names_in_", None)
+            classes = agreed_classes(self.network, classes, x.shape[1], names)
+        if len(classes) < 2:
+            raise ValueError(
+                f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
             )
-            network = federation_network(
-                self.graph,
-                ids.tolist(),
-                generator(seed, "graph"),
-                degree=self.degree,
-                probability=self.probability,
-                reporting=self.reporting,
-                calling=self.calling,
-            )
-            network.reset(generator(seed, "network"))
-            with training_errors(network), threads(self.n_jobs):
-                examples = examples_of(x, labels, owner, len(ids))
-                task = Task(examples, examples, len(classes))
-                self._train(task, network, Streams(seed, network.ids, "fit"), on_layer)
-            self.classes_, self.agents_, self.owner_ = classes, ids, owner
-            names = dict(enumerate(ids.tolist()))
-            self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
-            self.n_rounds_, self.floats_ = network.rounds, network.floats
+        labels = np.searchsorted(classes, y)
+        ids, owner, network = self._federation(agents, len(x), seed)
+        network.reset(generator(seed, "network"))
+        with training_errors(network), threads(self.n_jobs):
+            examples = examples_of(x, labels, owner, len(ids))
+            task = Task(examples, examples, len(classes))
+            self._train(task, network, Streams(seed, network.ids, "fit"), on_layer)
+        self.classes_, self.agents_, self.owner_ = classes, ids, owner
+        known = {} if self.network is not None else dict(enumerate(ids.tolist()))
+        self.graph_ = None if network.server else nx.relabel_nodes(network.graph, known)
+        self.n_rounds_, self.floats_ = network.rounds, network.floats
         return self
+
+    def _federation(self, agents: Any, rows: int, seed: int) -> tuple[Array, Array, Network]:
+        """Return the ids of the agents that live here, each row's place among them, and the network."""
+        if self.network is not None:
+            own = self.network.agent_rows(self.network.ids).numpy()
+            return own, own_rows(agents, own, rows), self.network
+        ids, owner = assign_rows(agents, self.n_agents, self.graph, rows, generator(seed, "agents"))
+        network = federation_network(
+            self.graph,
+            ids.tolist(),
+            generator(seed, "graph"),
+            degree=self.degree,
+            probability=self.probability,
+            reporting=self.reporting,
+            calling=self.calling,
+        )
+        return ids, owner, network
 
     def decision_function(self, X: Any, agent: Hashable = None) -> Array:  # noqa: N803
         """Return the scores of every class, `[rows, classes]`; of two classes, their difference.
@@ -365,13 +380,6 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.trajectory_ = {name: np.array([row[name] for row in records]) for name in records[0]}
         unit = state.unit.double().mean(0).cpu().numpy()
         self.units_ = unit if len(unit) else np.ones(task.features)
-
-
-def _on_cpu() -> AbstractContextManager[Any]:
-    """Make tensors on the CPU, whatever torch's default device is."""
-    if torch.get_default_device().type == "cpu":  # the context slows every call of torch
-        return nullcontext()
-    return torch.device("cpu")
 
 
 def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:

@@ -134,7 +134,9 @@ def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
             "each agent needs one"
         )
     owner: Array = np.empty(rows, dtype=np.int64)
-    owner[torch.randperm(rows, generator=generator).numpy()] = np.arange(rows) % agents
+    owner[torch.randperm(rows, generator=generator, device="cpu").numpy()] = (
+        np.arange(rows) % agents
+    )
     return owner
 
 
@@ -162,11 +164,30 @@ def owners(agents: Any, rows: int) -> tuple[Array, Array]:
     return found.astype(ids.dtype), owner
 
 
+def own_rows(agents: Any, own: Array, rows: int) -> Array:
+    """Return the place of each row's agent among `own`, the ids of the agents that live here, `[rows]`.
+
+    Without `agents`, all rows are those of the only agent.
+    """
+    if agents is None and len(own) == 1:
+        return np.zeros(rows, dtype=np.int64)
+    ids, owner = (np.array([]), own) if agents is None else owners(agents, rows)
+    if not np.array_equal(ids, own):
+        raise ValueError(
+            f"agents: got {'no ids' if agents is None else ids.tolist()}, but they must be the ids of the "
+            f"agents that live here, {own.tolist()}, each with a row"
+        )
+    return owner
+
+
 def examples_of(x: Array, labels: Array, owner: Array, agents: int) -> UnpaddedExamples:
     """Group rows by their agents."""
     order = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner, minlength=agents).tolist()
-    rows, their_labels = torch.from_numpy(x[order]), torch.tensor(labels[order], dtype=torch.int64)
+    rows, their_labels = (
+        torch.from_numpy(x[order]),
+        torch.from_numpy(labels[order].astype(np.int64)),
+    )
     return UnpaddedExamples(rows, their_labels, sizes)
 
 

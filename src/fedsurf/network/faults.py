@@ -90,6 +90,10 @@ class FaultyNetwork(Network):
         """Return the server's value for every agent that lives here."""
         return self.inner.publish(value)
 
+    def gather_text(self, text: str) -> list[str]:
+        """Return what every process says."""
+        return self.inner.gather_text(text)
+
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on: the inner network's, and the memory of the fault."""
         memory = {f"{self._name}.{name}": value for name, value in self._memory().items()}

@@ -287,6 +287,10 @@ class Network:
         """Return the server's `value[servers, …]` for every agent here, `[agents, …]`; not counted."""
         return value.expand(len(self.ids) - self.servers, *value.shape[1:])
 
+    def gather_text(self, text: str) -> list[str]:
+        """Return what every process says, in the order of their numbers; not counted."""
+        return [text]
+
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, apart from how the network was made, as named tensors."""
         return {"rounds": torch.tensor(self._rounds, device=CPU), "link_floats": self._link_floats}

@@ -187,6 +187,11 @@ class Part(Network):
         numbers = [(agents == other).nonzero().flatten() for other in range(self._processes)]
         return torch.cat(self._gather(values))[torch.cat(numbers).argsort()]
 
+    def gather_text(self, text: str) -> list[str]:
+        """Return what every process says, in the order of their numbers."""
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8, device=CPU)
+        return [bytes(said.tolist()).decode() for said in self._gather(own)]
+
     def _gather(self, values: Tensor) -> list[Tensor]:
         """Return what every process has, in the order of their numbers."""
         here = self._transport.process
