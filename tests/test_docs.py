@@ -7,13 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
-import types
 from dataclasses import dataclass
 from pathlib import Path
 
 import networkx as nx
 import pytest
 import torch
+import tyro
 from random_data import task as draw_task
 
 import fedsurf
@@ -110,22 +110,21 @@ def only_parsing(monkeypatch):
 
     def stopping(name):
         command = load(name)
-        if not inspect.isfunction(command):
-            return command
+        if inspect.isfunction(command):
+            return stopped(command)
+        app = tyro.extras.SubcommandApp()
+        for subcommand, spec in command._subcommands.items():
+            app.command(stopped(spec.target), name=subcommand)
+        return app
 
+    def stopped(command):
         @functools.wraps(command)
         def stop(*args, **kwargs):
             raise ParsedError
 
         return stop
 
-    def stop_data(*args, **kwargs):
-        raise ParsedError
-
     monkeypatch.setattr(cli, "load", stopping)
-    table = types.SimpleNamespace(values=stop_data)
-    monkeypatch.setattr("fedsurf.tasks.sources.SOURCES", table)
-    monkeypatch.setattr("fedsurf.tasks.sources.get", stop_data)
 
 
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]

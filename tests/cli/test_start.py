@@ -41,9 +41,13 @@ def test_help_lists_every_command_within_80_columns(capsys, monkeypatch):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    "command", [*COMMANDS, "train smoke", "compare digits", "tune digits", "data list", "data get"]
+SUBCOMMANDS = (
+    *("train smoke", "compare digits", "tune digits", "data list", "data get"),
+    *("federation new", "federation check", "federation keys"),
 )
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *SUBCOMMANDS])
 def test_help_of_a_command_fills_80_columns(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = help_of(command.split(), capsys)
@@ -92,7 +96,8 @@ def test_help_of_a_command_imports_no_heavy_module(name):
 
 
 def test_help_and_wrong_command_lines_import_no_heavy_module():
-    for arguments in (["--help"], ["fti"], ["fit", "data.csv", "--rouns", "3"]):
+    wrong = ["fti"], ["fit", "data.csv", "--rouns", "3"], ["federation", "new", "a.toml", "--agnts"]
+    for arguments in (["--help"], *wrong, ["federation", "check", "--help"]):
         assert modules_after(arguments) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsurf.common.configuration import from_dict, to_dict
+from fedsurf.common.configuration import from_dict, from_table, to_dict
 from fedsurf.evaluation.config import ExperimentConfig
 from fedsurf.network import GraphConfig, NetworkConfig
 from fedsurf.surf import DescentConfig, SurfConfig
@@ -33,6 +33,11 @@ class Outer:
     sizes: tuple[int, ...] = (1, 2)
     name: str = "x"
     flag: bool = False
+
+
+@dataclass(frozen=True)
+class Required:
+    rate: float
 
 
 def through_json(config):
@@ -136,3 +141,20 @@ def test_content_must_be_a_table(content):
 
 def test_different_configurations_differ_as_plain_tables():
     assert to_dict(replace(Outer(), count=4)) != to_dict(Outer())
+
+
+def test_a_table_of_a_person_may_lack_fields_and_tells_all_its_problems():
+    assert from_table(Required, {}) == (None, ["rate: is missing"])
+    found, problems = from_table(Outer, {"inner": {"rate": 2, "kind": "a"}, "sizes": [1, 2]})
+    assert problems == []
+    assert (found.inner.rate, found.sizes, found.count) == (2.0, (1, 2), Outer().count)
+    content = {"inner": {"kind": "c"}, "sizes": [1, "2"], "flg": True, "count": "x"}
+    found, problems = from_table(Outer, content, "file")
+    assert found is None
+    assert sorted(line.partition(":")[0] for line in problems) == [
+        "file.count",
+        "file.flg",
+        "file.inner.kind",
+        "file.sizes #2",
+    ]
+    assert "file.flg: there is no such field; did you mean 'flag'?" in problems

@@ -44,6 +44,7 @@ COMMANDS = {
     "pretrain": "pretrain",
     "pretrain-modules": "pretrain",
     "data": "data",
+    "federation": "federation",
     "completion": "completion",
 }
 """The module of every command, in the order in which help lists them."""

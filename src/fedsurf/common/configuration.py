@@ -1,6 +1,7 @@
 """Conversion of configurations, which are frozen dataclasses, to plain data for JSON and back."""
 
 import dataclasses
+import difflib
 import sys
 import types
 import typing
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsurf.common.checks import check_option
+from fedsurf.common.text import listed
 
 Config = TypeVar("Config")
 
@@ -54,6 +56,57 @@ def from_dict(kind: type[Config], content: Any, where: str = "configuration") ->
     )
 
 
+def from_table(
+    kind: type[Config], content: dict[str, Any], where: str = ""
+) -> tuple[Config | None, list[str]]:
+    """Build a configuration from a table that people write, in which fields with defaults may be missing.
+
+    Returns the configuration, or None if there are problems, and all problems, one line each.
+
+    Examples
+    --------
+    >>> from fedsurf.network.config import GraphConfig
+    >>> from_table(GraphConfig, {"kind": "ring"})[0]
+    GraphConfig(kind='ring', degree=3, probability=0.1)
+    >>> from_table(GraphConfig, {"kind": 3, "degre": 2}, "graph")[1][1]
+    "graph.degre: there is no such field; did you mean 'degree'?"
+    """
+    hints, values = typing.get_type_hints(kind), {}
+    known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    prefix = f"{where}." if where else ""
+    problems = []
+    for name, field in known.items():
+        if name in content:
+            values[name], found = _field(hints[name], content[name], prefix + name)
+            problems += found
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            problems.append(f"{prefix}{name}: is missing")
+    for name in content.keys() - known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {listed(known)}"
+        problems.append(f"{prefix}{name}: there is no such field; {hint}")
+    return (None if problems else kind(**values)), problems
+
+
+def _field(hint: Any, content: Any, where: str) -> tuple[Any, list[str]]:
+    """Return the value of a field and its problems; tables inside it have all of theirs."""
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is types.UnionType and types.NoneType in options:
+        hint = next(option for option in options if option is not types.NoneType)
+    if dataclasses.is_dataclass(hint):
+        if isinstance(content, dict):
+            return from_table(typing.cast(type[Any], hint), content, where)
+        return None, [f"{where}: got {content!r}, but it must be a table of fields"]
+    if typing.get_origin(hint) is tuple and isinstance(content, list):
+        item = typing.get_args(hint)[0]
+        found = [_field(item, each, f"{where} #{at}") for at, each in enumerate(content, 1)]
+        return tuple(value for value, _ in found), [line for _, lines in found for line in lines]
+    try:
+        return _value(hint, content, where), []
+    except ValueError as error:
+        return None, [str(error)]
+
+
 def differences(left: Any, right: Any, where: str = "") -> list[str]:
     """List the fields in which two plain configurations differ, with both values."""
     if isinstance(left, dict) and isinstance(right, dict):
@@ -71,8 +124,13 @@ def _value(hint: Any, content: Any, where: str) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         if content is None:
             return None
-        (hint,) = (option for option in typing.get_args(hint) if option is not type(None))
-        return _value(hint, content, where)
+        kinds = [option for option in typing.get_args(hint) if option is not type(None)]
+        if len(kinds) == 1:
+            return _value(kinds[0], content, where)
+        if type(content) not in kinds:
+            wanted = " or ".join(option.__name__ for option in kinds)
+            raise ValueError(f"{where}: got {content!r}, but it must be {wanted}")
+        return content
     if typing.get_origin(hint) is tuple:
         if not isinstance(content, list):
             raise ValueError(f"{where}: got {content!r}, but it must be a list")

@@ -1,4 +1,4 @@
-"""The one way in for files: JSON, safetensors with JSON metadata, .npz, .csv and .parquet.
+"""The one way in for files: JSON, TOML, safetensors with JSON metadata, .npz, .csv and .parquet.
 
 Every file that is missing, damaged, too large or of another kind raises a `FileError`. Sizes and shapes are
 compared before anything large is read or unpacked, only what is asked for is unpacked, and no pickle is
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ MAX_JSON_BYTES = 2**26
 """Size of the largest JSON file, and of the largest header of a safetensors file."""
 MAX_JSON_DEPTH = 100
 """Levels of lists and tables inside each other in JSON."""
+MAX_TOML_BYTES = 2**20
+"""Size of the largest TOML file; people write them."""
 MAX_TENSOR_BYTES = 2**32
 """Size of the largest safetensors file that is read without knowing its shapes."""
 MAX_TABLE_BYTES = 2**34
@@ -79,6 +82,12 @@ def read_json(path: Path) -> Any:
     """Read a JSON file."""
     with reading(path, "JSON", MAX_JSON_BYTES):
         return _parse(path, path.read_text(encoding="utf-8"))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
+    with reading(path, "TOML", MAX_TOML_BYTES):
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
 
 
 def read_json_lines(path: Path) -> list[Any]:

@@ -95,14 +95,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Give a temporary folder, and rename it to `path` once the block succeeds."""
+def new_folder(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Give a temporary folder, and rename it to `path` once the block succeeds.
+
+    Nobody but this user may read a private one, nor its files, at any time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    mask = 0o077 if private else _umask()
     with _temporary_folder(path, path.parent) as folder:
         yield folder
         for file in folder.iterdir():
-            _finish(file)
-        folder.chmod(0o777 & ~_umask())
+            _finish(file, mask)
+        folder.chmod(0o777 & ~mask)
         try:
             folder.replace(path)
         except OSError as error:
@@ -283,11 +287,11 @@ def _lock(handle: int) -> bool | None:
     return True
 
 
-def _finish(file: Path) -> None:
-    """Flush a file to the disk, with the permissions that the umask gives to new files."""
+def _finish(file: Path, mask: int | None = None) -> None:
+    """Flush a file to the disk, with the permissions that a umask, or the user's, gives to new files."""
     with file.open("rb+") as opened:
         os.fsync(opened.fileno())
-    file.chmod(0o666 & ~_umask())
+    file.chmod(0o666 & ~(_umask() if mask is None else mask))
 
 
 def _umask() -> int:

@@ -1,4 +1,4 @@
-"""Figures from trajectories."""
+"""Figures from trajectories, and of graphs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, cycle
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import networkx as nx
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -152,6 +153,33 @@ def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any
         axis.set_xlabel("communication rounds")
         axis.set_ylabel("accuracy (%)")
         axis.legend(loc="lower right")
+    return figure
+
+
+def graph_figure(graph: nx.Graph, names: Sequence[str]) -> Figure:
+    """Draw a graph, its nodes on a circle; one that is linked to all others in the middle."""
+    first, *others = graph
+    star = len(others) > 1 and nx.utils.graphs_equal(graph, nx.star_graph(len(others)))
+    places = nx.circular_layout(others if star else graph)
+    if star:
+        places[first] = (0.0, 0.0)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6, 6), layout="constrained")
+        axis = figure.subplots()
+        nx.draw_networkx_edges(graph, places, edge_color="#999999", ax=axis)
+        nx.draw_networkx_nodes(graph, places, node_size=60, node_color=COLOURS[0], ax=axis)
+        below = {node: (x, y - 0.04) for node, (x, y) in places.items()}
+        nx.draw_networkx_labels(
+            graph,
+            below,
+            dict(enumerate(names)),
+            font_size=8,
+            bbox={"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5},
+            verticalalignment="top",
+            ax=axis,
+        )
+        axis.set_axis_off()
+        axis.margins(0.15)
     return figure
 
 
