@@ -12,6 +12,8 @@ from fedsurf.network.engines.messages import Kind, Message, RefusedError, Slot, 
 
 AHEAD = 4
 """Rounds by which a neighbour's message may be ahead."""
+AHEAD_OF_SERVER = 10_000
+"""The same with a server, as agents do not wait for the rounds in which they are not called."""
 MAX_STORED = 64
 """Messages of a neighbour that wait for their round."""
 MAX_ANSWER_SLOTS = 16
@@ -37,10 +39,17 @@ class Arrivals:
         The federation's digest.
     max_bytes : int
         Size of the largest message.
+    ahead : int
+        Rounds by which a message may be ahead.
     """
 
     def __init__(
-        self, names: Sequence[str], neighbours: Iterable[int], digest: bytes, max_bytes: int
+        self,
+        names: Sequence[str],
+        neighbours: Iterable[int],
+        digest: bytes,
+        max_bytes: int,
+        ahead: int = AHEAD,
     ) -> None:
         self.changed = threading.Condition()
         self.names, self.neighbours = list(names), sorted(neighbours)
@@ -49,7 +58,7 @@ class Arrivals:
         self.refused: dict[str, Counter[str]] = {}
         self.bytes_received = dict.fromkeys((self.names[one] for one in self.neighbours), 0)
         self.now = Slot(0, 0)
-        self._digest, self.max_bytes = digest, max_bytes
+        self._digest, self.max_bytes, self.ahead = digest, max_bytes, ahead
         self._vanished: dict[int, float] = {}
         self._stored: dict[int, list[Message]] = {one: [] for one in self.neighbours}
         self._last: dict[int, dict[tuple[int, ...], NDArray[np.floating]]] = {
@@ -142,10 +151,14 @@ class Arrivals:
         heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)
         return heard[len(heard) // 2] if heard else None
 
-    def behind(self) -> bool:
-        """Whether most living neighbours are in a later round: nothing of this one will come."""
+    def left_behind(self) -> bool:
+        """Whether most living neighbours went on without this process: they are two rounds ahead."""
         most = self.majority()
-        return most is not None and (most.run, most.round) > (self.now.run, self.now.round)
+        return most is not None and self._distance(most) >= 2
+
+    def went_on(self, sender: int) -> bool:
+        """Whether nothing of this round will come from a neighbour, since most others went on, too."""
+        return self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
 
     def _take_in(self, sender: str, raw: bytes | None) -> Message | None:
         number = self.names.index(sender) if sender in self.names else -1
@@ -171,24 +184,25 @@ class Arrivals:
 
     def _near(self, slot: Slot) -> bool:
         """Whether a message's round is not yet over; raise if it is far from this one."""
-        now = self.now
-        if slot.run == now.run:
-            distance = slot.round - now.round
-        elif slot.run == now.run + 1:
-            distance = max(slot.round, 1)
-        else:
-            distance = -AHEAD - 1 if slot.run < now.run else AHEAD + 1
-        if distance > AHEAD:
+        distance = self._distance(slot)
+        if distance > self.ahead:
             raise RefusedError("round too far ahead")
         if distance < -AHEAD:
             raise RefusedError("old round")
         return distance >= 0
 
+    def _distance(self, slot: Slot) -> int:
+        """Return by how many rounds a message is ahead; the next run follows this round."""
+        if slot.run == self.now.run:
+            return slot.round - self.now.round
+        if slot.run == self.now.run + 1:
+            return slot.round + 1
+        return 2**32 if slot.run > self.now.run else -(2**32)
+
     def _keep(self, message: Message) -> None:
         sender, when = message.sender, Slot(message.slot.run, message.slot.round)
         self.heard[sender] = max(when, self.heard.get(sender, when))
-        # A server's agents follow it into any round, and those that are not called do not wait for it.
-        if not (message.kind != Kind.ROWS and when >= self.now) and not self._near(message.slot):
+        if not self._near(message.slot):
             if message.kind == Kind.ROWS:
                 self._remember(sender, message)
             return

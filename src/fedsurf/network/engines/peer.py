@@ -102,8 +102,8 @@ class Peer:
                     found[one] = values
                 elif arrivals.gone(one):
                     missing[one] = "gone"
-                elif kind == Kind.ROWS and arrivals.behind():
-                    missing[one] = "ahead"
+                elif kind == Kind.ROWS and arrivals.went_on(one):
+                    missing[one] = "went on"
                 else:
                     missing[one] = "late"
             return "late" not in missing.values()
@@ -156,7 +156,7 @@ class Peer:
 
         def settled() -> bool:
             awaited = {q for a in answers.values() for q in self._linked[a.sender] - a.gone}
-            return awaited <= answers.keys() or arrivals.behind()
+            return awaited <= answers.keys() or arrivals.left_behind()
 
         end = time.monotonic() + seconds
         while self.wait(changed, max(end - time.monotonic(), 0)):

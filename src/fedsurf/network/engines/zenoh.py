@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, check_option, check_positive
-from fedsurf.network.engines.arrivals import AHEAD, Arrivals
+from fedsurf.network.engines.arrivals import AHEAD, AHEAD_OF_SERVER, Arrivals
 from fedsurf.network.engines.messages import Kind, Slot, federation_digest
 from fedsurf.network.engines.peer import Peer, Values
 from fedsurf.network.engines.process import ProcessNetwork
@@ -141,7 +141,8 @@ class ZenohNetwork(ProcessNetwork):
         linked = {one: {b for a, b in pairs if a == one} for one in range(self._processes)}
         digest_bytes = federation_digest(name, digest)
         self._root = f"fedsurf/{name}/{digest_bytes.hex()}"
-        self._arrivals = Arrivals(self.names, linked[process], digest_bytes, max_bytes)
+        ahead = AHEAD_OF_SERVER if self.server else AHEAD
+        self._arrivals = Arrivals(self.names, linked[process], digest_bytes, max_bytes, ahead)
         self._peer = Peer(process, linked, self._arrivals, digest_bytes, self._root)
         self.missing: list[tuple[int, str, str]] = []
         self.skipped: list[tuple[int, int]] = []
