@@ -1,0 +1,243 @@
+"""What has arrived from the neighbours of a process: checked, bounded, and waited for."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsurf.network.engines.messages import Kind, Message, RefusedError, Slot, decoded
+
+AHEAD = 4
+"""Rounds by which a neighbour's message may be ahead."""
+AHEAD_OF_SERVER = 10_000
+"""The same with a server, as agents do not wait for the rounds in which they are not called."""
+MAX_STORED = 64
+"""Messages of a neighbour that wait for their round."""
+MAX_ANSWER_SLOTS = 16
+"""Evaluations whose answers are kept."""
+MAX_SHAPES = 4
+"""Shapes of rows of which a neighbour's last one is kept."""
+GRACE = 0.1
+"""Seconds for which messages may still come from a neighbour whose token is gone."""
+
+
+class Arrivals:
+    """Messages of the neighbours, and who is alive; the engine's threads write, the network reads.
+
+    Every method but `receive`, `appeared` and `vanished` is called with `changed` held.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names of all processes, by number.
+    neighbours : iterable of int
+        The numbers of the processes whose messages are taken.
+    digest : bytes
+        The federation's digest.
+    max_bytes : int
+        Size of the largest message.
+    ahead : int
+        Rounds by which a message may be ahead.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        neighbours: Iterable[int],
+        digest: bytes,
+        max_bytes: int,
+        ahead: int = AHEAD,
+    ) -> None:
+        self.changed = threading.Condition()
+        self.names, self.neighbours = list(names), sorted(neighbours)
+        self.alive: set[int] = set()
+        self.heard: dict[int, Slot] = {}
+        self.refused: dict[str, Counter[str]] = {}
+        self.bytes_received = dict.fromkeys((self.names[one] for one in self.neighbours), 0)
+        self.now = Slot(0, 0)
+        self._digest, self.max_bytes, self.ahead = digest, max_bytes, ahead
+        self._vanished: dict[int, float] = {}
+        self._stored: dict[int, list[Message]] = {one: [] for one in self.neighbours}
+        self._last: dict[int, dict[tuple[int, ...], NDArray[np.floating]]] = {
+            one: {} for one in self.neighbours
+        }
+        self._answers: dict[Slot, dict[int, Message]] = {}
+
+    def receive(self, sender: str, raw: bytes | None) -> Message | None:
+        """Take in what arrived under a process's name; None for more bytes than were agreed.
+
+        Return an answer that is new, to be handed on.
+        """
+        with self.changed:
+            try:
+                return self._take_in(sender, raw)
+            except RefusedError as refused:
+                self.refuse(sender, str(refused))
+                return None
+            finally:
+                self.changed.notify_all()
+
+    def refuse(self, sender: str, reason: str) -> None:
+        """Count a message that is not used."""
+        known = sender if sender in self.names else "unknown"
+        self.refused.setdefault(known, Counter())[reason] += 1
+
+    def appeared(self, sender: int) -> None:
+        """Note that a neighbour's token is there."""
+        with self.changed:
+            self.alive.add(sender)
+            self.changed.notify_all()
+
+    def vanished(self, sender: int) -> None:
+        """Note that a neighbour's token is gone."""
+        with self.changed:
+            self.alive.discard(sender)
+            self._vanished[sender] = time.monotonic()
+            self.changed.notify_all()
+
+    def gone(self, sender: int) -> bool:
+        """Whether a neighbour is dead, and nothing of it is on its way any more."""
+        return (
+            sender not in self.alive
+            and time.monotonic() > self._vanished.get(sender, -np.inf) + GRACE
+        )
+
+    def advance(self, now: Slot) -> None:
+        """Begin a round: forget messages of earlier ones."""
+        self.now = now
+        for sender, messages in self._stored.items():
+            self._stored[sender] = [m for m in messages if m.slot >= now]
+        self._answers = {slot: a for slot, a in self._answers.items() if slot >= now}
+
+    def take(
+        self, sender: int, kind: Kind, slot: Slot, shape: tuple[int, int]
+    ) -> NDArray[np.floating] | None:
+        """Return a neighbour's values of this shape if they are there; refuse those of other shapes."""
+        messages = self._stored[sender]
+        for message in [m for m in messages if m.kind == kind and m.slot == slot]:
+            if message.values.shape == shape:
+                if kind == Kind.ROWS:
+                    self._remember(sender, message)
+                return message.values
+            messages[:] = [other for other in messages if other is not message]
+            self.refuse(self.names[sender], "another shape")
+        return None
+
+    def next_download(self, server: int, slot: Slot, shape: tuple[int, int]) -> Message | None:
+        """Return a server's first message of this round or of a later one, if it is there."""
+        fitting = [
+            message
+            for message in self._stored[server]
+            if message.kind == Kind.DOWNLOAD
+            and message.slot.part == slot.part
+            and message.slot >= slot
+            and message.values.shape == shape
+        ]
+        return min(fitting, key=lambda message: message.slot, default=None)
+
+    def last(self, sender: int, shape: tuple[int, int]) -> NDArray[np.floating] | None:
+        """Return a neighbour's last row of this shape, if any."""
+        return self._last[sender].get(shape)
+
+    def answers(self, slot: Slot) -> dict[int, Message]:
+        """Return the answers of an evaluation, by process."""
+        return self._answers.get(slot, {})
+
+    def majority(self) -> Slot | None:
+        """Return the latest round that more than half of the living neighbours have reached, if any."""
+        heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)
+        return heard[len(heard) // 2] if heard else None
+
+    def left_behind(self) -> bool:
+        """Whether most living neighbours went on without this process: they are two rounds ahead."""
+        most = self.majority()
+        return most is not None and self._distance(most) >= 2
+
+    def went_on(self, sender: int) -> bool:
+        """Whether nothing of this round will come from a neighbour, since most others went on, too."""
+        return self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
+
+    def _take_in(self, sender: str, raw: bytes | None) -> Message | None:
+        number = self.names.index(sender) if sender in self.names else -1
+        if number not in self._stored:
+            raise RefusedError("not a neighbour")
+        if raw is None or len(raw) > self.max_bytes:
+            raise RefusedError("larger than agreed")
+        self.bytes_received[sender] += len(raw)
+        message = decoded(raw, self._digest)
+        if message.kind == Kind.ANSWER:
+            return message if self._keep_answer(number, message) else None
+        if message.sender != number:
+            raise RefusedError("another's name")
+        self._keep(message)
+        return None
+
+    def _remember(self, sender: int, message: Message) -> None:
+        last = self._last[sender]
+        last.pop(message.values.shape, None)
+        last[message.values.shape] = message.values
+        if len(last) > MAX_SHAPES:
+            del last[next(iter(last))]
+
+    def _near(self, slot: Slot) -> bool:
+        """Whether a message's round is not yet over; raise if it is far from this one."""
+        distance = self._distance(slot)
+        if distance > self.ahead:
+            raise RefusedError("round too far ahead")
+        if distance < -AHEAD:
+            raise RefusedError("old round")
+        return distance >= 0
+
+    def _distance(self, slot: Slot) -> int:
+        """Return by how many rounds a message is ahead; the next run follows this round."""
+        if slot.run == self.now.run:
+            return slot.round - self.now.round
+        if slot.run == self.now.run + 1:
+            return slot.round + 1
+        return 2**32 if slot.run > self.now.run else -(2**32)
+
+    def _keep(self, message: Message) -> None:
+        sender, when = message.sender, Slot(message.slot.run, message.slot.round)
+        self.heard[sender] = max(when, self.heard.get(sender, when))
+        if not self._near(message.slot):
+            if message.kind == Kind.ROWS:
+                self._remember(sender, message)
+            return
+        messages = self._stored[sender]
+        if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
+            raise RefusedError("too many at once")
+        if not any(m.kind == message.kind and _equal(m, message) for m in messages):
+            messages.append(message)
+
+    def _keep_answer(self, relay: int, message: Message) -> bool:
+        """Keep an answer that is new, or whose sender misses more neighbours than before."""
+        if not 0 <= message.sender < len(self.names):
+            raise RefusedError("unknown process")
+        if message.sender == relay:
+            when = Slot(message.slot.run, message.slot.round)
+            self.heard[relay] = max(when, self.heard.get(relay, when))
+        if not self._near(message.slot):
+            return False
+        if message.slot not in self._answers and len(self._answers) >= MAX_ANSWER_SLOTS:
+            latest = max(self._answers)
+            if message.slot > latest:
+                raise RefusedError("too many at once")
+            del self._answers[latest]
+        answers = self._answers.setdefault(message.slot, {})
+        before = answers.get(message.sender)
+        if before is not None and not message.gone - before.gone:
+            return False
+        answers[message.sender] = message
+        return True
+
+    @staticmethod
+    def _size(messages: list[Message]) -> int:
+        return sum(message.values.nbytes for message in messages)
+
+
+def _equal(left: Message, right: Message) -> bool:
+    """Whether two messages fill one place; the first is used."""
+    return left.slot == right.slot and left.values.shape == right.values.shape

@@ -1,0 +1,166 @@
+"""Real processes on loopback, each with the row of one agent and a certificate, for tests of Zenoh.
+
+Processes are forked from a server that has imported everything, before any thread of Zenoh exists.
+"""
+
+import datetime
+import io
+import ipaddress
+import multiprocessing
+import socket
+from contextlib import contextmanager
+
+import networkx as nx
+import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from random_data import seeded
+from test_rows_anywhere import Subject, task
+
+import fedsurf
+from fedsurf.common.streams import Streams
+from fedsurf.evaluation.run import run
+from fedsurf.network import Network, StarNetwork
+from fedsurf.network.engines.zenoh import ZenohNetwork
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["peers"])
+PEERS = 8
+ROUNDS = 6
+torch.set_num_threads(1)
+
+GRAPHS = {
+    "ring": lambda: Network(nx.cycle_graph(PEERS), "metropolis"),
+    "3-regular": lambda: Network(nx.random_regular_graph(3, PEERS, seed=1), "metropolis"),
+    "star": lambda: StarNetwork(PEERS - 1, 4, seeded(3), "metropolis"),
+}
+
+
+class Authority:
+    """Certificates of an authority in a folder."""
+
+    def __init__(self, folder, names):
+        folder.mkdir()
+        self.folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+        self._write("authority", self._key, x509.BasicConstraints(True, None))
+        for name in names:
+            addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            key = ec.generate_private_key(ec.SECP256R1())
+            self._write(name, key, x509.SubjectAlternativeName(addresses))
+
+    def _write(self, name, key, extension):
+        subject, issuer = (
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, n)]) for n in (name, "authority")
+        )
+        now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+        made = x509.CertificateBuilder(
+            issuer, subject, key.public_key(), x509.random_serial_number(), now - day, now + day
+        )
+        made = made.add_extension(extension, critical=True).sign(self._key, hashes.SHA256())
+        (self.folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        plain = serialization.NoEncryption()
+        form = serialization.PrivateFormat.PKCS8
+        pem = key.private_bytes(serialization.Encoding.PEM, form, plain)
+        (self.folder / f"{name}.key").write_bytes(pem)
+
+
+def certificates(folder, name):
+    """Return the paths of what a process needs for TLS."""
+    return tuple(str(folder / f) for f in ("authority.pem", f"{name}.pem", f"{name}.key"))
+
+
+def free_addresses(names):
+    """Return an address on a free port of loopback for each name."""
+    sockets = [socket.socket() for _ in names]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    found = {n: f"127.0.0.1:{s.getsockname()[1]}" for n, s in zip(names, sockets, strict=True)}
+    for one in sockets:
+        one.close()
+    return found
+
+
+NAMES = [f"clinic-{number}" for number in range(PEERS)]
+
+
+def peer(number, addresses, keys, graph="ring", **options):
+    """Return the network of one process."""
+    options = {"deadline": 10.0, "patience": 10.0, "name": "clinics", "digest": "1"} | options
+    tls = keys and certificates(keys, NAMES[number])
+    whole = GRAPHS[graph]()
+    return ZenohNetwork(whole, torch.arange(PEERS), number, addresses, tls=tls, **options)
+
+
+def finish(name, network, rounds=ROUNDS, seed=7):
+    """Run an algorithm on the rows of a network, in float64; return the agents' weights."""
+    own = task(torch.float64).of(network.agent_rows(network.ids))
+    algorithm = algorithm_named(name, network)
+    streams = Streams(9, network.ids)
+    network.reset(seeded(seed))
+    state = algorithm.init(own, network, streams.at("start"))
+    for step in range(getattr(algorithm, "steps", rounds)):
+        state = algorithm.step(state, own, network, streams.at("step", step))
+    return state.agent_weights(network)
+
+
+def algorithm_named(name, network):
+    if name == "pretrained":
+        return fedsurf.load().to(torch.float64).on(fedsurf.SoftmaxHead(5, 3), 10)
+    return Subject(name, network.server, False).algorithm(torch.float64)
+
+
+def evaluate(network):
+    """Return what a run with an evaluation after every round recorded."""
+    own = task(torch.float64).of(network.agent_rows(network.ids))
+    return vars(run(algorithm_named("dgd", network), own, network, 4))
+
+
+def body(work, number, pipe, arguments):
+    """What a process does: `work(network, pipe, …)`, whose result it sends."""
+    torch.set_num_threads(1)
+    addresses, keys, options, more = arguments
+    with torch.no_grad(), peer(number, addresses, keys, **options) as network:
+        result = work(network, pipe, *more)
+        report = {
+            "missing": network.missing,
+            "skipped": network.skipped,
+            "refused": {k: dict(v) for k, v in network.refused.items()},
+            "sent": network.bytes_sent,
+            "received": network.bytes_received,
+            "floats": network.floats,
+        }
+    buffer = io.BytesIO()
+    torch.save((result, report), buffer)
+    pipe.send_bytes(buffer.getvalue())
+
+
+@contextmanager
+def federation(work, keys, *more, addresses=None, **options):
+    """Start a process for each peer, with the keys in a folder; give the processes and their pipes, and end them."""
+    addresses = addresses or free_addresses(NAMES)
+    processes, pipes = [], []
+    for number in range(PEERS):
+        mine, its = CONTEXT.Pipe()
+        arguments = (work, number, its, (addresses, keys, options, more))
+        process = CONTEXT.Process(target=body, args=arguments, daemon=True)
+        process.start()
+        its.close()
+        processes.append(process)
+        pipes.append(mine)
+    try:
+        yield processes, pipes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def results(pipes, seconds=30):
+    """Return what the processes of these pipes sent as their last message: (results, reports)."""
+    found = []
+    for pipe in pipes:
+        assert pipe.poll(seconds), "a process did not finish"
+        found.append(torch.load(io.BytesIO(pipe.recv_bytes()), weights_only=False))
+    return [f[0] for f in found], [f[1] for f in found]
