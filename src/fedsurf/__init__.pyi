@@ -4,6 +4,7 @@ from .analysis.audit import audit as audit
 from .analysis.certificate import certify as certify
 from .common.randomness import generator as generator
 from .common.streams import Streams as Streams
+from .deploy.joining import join as join
 from .estimator.classifier import FederatedClassifier as FederatedClassifier
 from .evaluation.config import ExperimentConfig as ExperimentConfig
 from .evaluation.config import StudyConfig as StudyConfig

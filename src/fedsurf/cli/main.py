@@ -45,6 +45,7 @@ COMMANDS = {
     "pretrain-modules": "pretrain",
     "data": "data",
     "federation": "federation",
+    "join": "join",
     "completion": "completion",
 }
 """The module of every command, in the order in which help lists them."""

@@ -143,7 +143,10 @@ def fit_figure(trajectory: Sequence[Mapping[str, Any]], result: Mapping[str, Any
                 (":", "test, all data in one place", "centralised"),
                 ("--", "test, every agent alone", "alone"),
             ):
-                axis.axhline(100 * result[key], color="black", ls=style, linewidth=1, label=name)
+                if result[key] is not None:
+                    axis.axhline(
+                        100 * result[key], color="black", ls=style, linewidth=1, label=name
+                    )
         for colour, (name, key) in zip(COLOURS, curves, strict=False):
             values = [100 * row[key] for row in trajectory]
             axis.plot(rounds, values, color=colour, label=name, marker="o", markersize=3)

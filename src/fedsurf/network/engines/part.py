@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedsurf.common.devices import CPU
 from fedsurf.network.engines.process import ProcessNetwork
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages

@@ -13,8 +13,11 @@ from typing import Literal, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedsurf.common.checks import check_count, check_option, check_positive
+from fedsurf.common.devices import CPU
+from fedsurf.common.text import listed
 from fedsurf.network.engines.arrivals import AHEAD, AHEAD_OF_SERVER, Arrivals
 from fedsurf.network.engines.messages import Kind, Slot, federation_digest
 from fedsurf.network.engines.peer import Peer, Values
@@ -24,6 +27,8 @@ from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 
 Late = Literal["renormalised", "stale"]
+MAX_TEXT_BYTES = 2**16
+"""Size of the longest text that a process may say to the others before training."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -339,6 +344,29 @@ class ZenohNetwork(ProcessNetwork):
             raise ConnectionError(f"{self.names[server]}: the server does not answer")
         shape = value.shape[1:]
         return found.reshape(1, *shape).expand(len(self.ids) - self.servers, *shape)
+
+    def gather_text(self, text: str) -> list[str]:
+        """Return what every process says, in the order of their numbers; all must answer."""
+        own = torch.tensor(list(text.encode()), dtype=torch.float64, device=CPU)[None]
+        once = dict.fromkeys(range(self._processes), 1)
+        length = torch.tensor([[own.shape[1]]], dtype=torch.float64, device=CPU)
+        lengths = {one: int(found) for one, found in self._answers(length, once).items()}
+        longest = max(lengths.values())
+        if not 0 < longest <= MAX_TEXT_BYTES:
+            raise ConnectionError(
+                f"a process says {longest} bytes, but at most {MAX_TEXT_BYTES} fit"
+            )
+        padded = functional.pad(own, (0, longest - own.shape[1]))
+        found = self._answers(padded, once)
+        silent = [name for number, name in enumerate(self.names) if number not in found]
+        if silent:
+            raise ConnectionError(f"{listed(silent)}: no answer, so training does not start")
+        return [
+            bytes(found[one][0, : lengths[one]].long().clamp(0, 255).tolist()).decode(
+                errors="replace"
+            )
+            for one in range(self._processes)
+        ]
 
     def _answers(self, own: Tensor, rows: Mapping[int, int]) -> dict[int, Tensor]:
         """Return what all processes that answer have, by process, each with so many rows."""

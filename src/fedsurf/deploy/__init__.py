@@ -1,0 +1,1 @@
+"""Agents on real machines: a site joins a federation with its own rows."""
