@@ -8,6 +8,7 @@ import io
 import ipaddress
 import multiprocessing
 import socket
+import time
 from contextlib import contextmanager
 
 import networkx as nx
@@ -111,6 +112,33 @@ def algorithm_named(name, network):
     return Subject(name, network.server, False).algorithm(torch.float64)
 
 
+def finish_all(network, pipe, names):
+    """Run algorithms one after another, and DGD once more with evaluations."""
+    return {name: finish(name, network) for name in names} | {"evaluation": evaluate(network)}
+
+
+def step_by_step(network, pipe, steps, pause=0.0, name="dgd"):
+    """Take steps, and tell the round after each; return the weights."""
+    own = task(torch.float64).of(network.agent_rows(network.ids))
+    algorithm, streams = algorithm_named(name, network), Streams(9, network.ids)
+    network.reset(seeded(7))
+    state = algorithm.init(own, network, streams.at("start"))
+    while network.rounds < steps:
+        state = algorithm.step(state, own, network, streams.at("step", network.rounds))
+        if pipe is not None:
+            pipe.send_bytes(network.rounds.to_bytes(4, "little"))
+            time.sleep(pause)
+    return state.agent_weights(network)
+
+
+def wait_for_round(pipe, number, seconds=20):
+    """Read what a process tells until it has finished a round."""
+    while True:
+        assert pipe.poll(seconds), f"round {number} was not reached"
+        if int.from_bytes(pipe.recv_bytes(), "little") >= number:
+            return
+
+
 def evaluate(network):
     """Return what a run with an evaluation after every round recorded."""
     own = task(torch.float64).of(network.agent_rows(network.ids))
@@ -161,6 +189,9 @@ def results(pipes, seconds=30):
     """Return what the processes of these pipes sent as their last message: (results, reports)."""
     found = []
     for pipe in pipes:
-        assert pipe.poll(seconds), "a process did not finish"
-        found.append(torch.load(io.BytesIO(pipe.recv_bytes()), weights_only=False))
+        raw = b"...."
+        while len(raw) == 4:
+            assert pipe.poll(seconds), "a process did not finish"
+            raw = pipe.recv_bytes()
+        found.append(torch.load(io.BytesIO(raw), weights_only=False))
     return [f[0] for f in found], [f[1] for f in found]

@@ -146,6 +146,15 @@ class Arrivals:
         """Return the answers of an evaluation, by process."""
         return self._answers.get(slot, {})
 
+    def answers_except(self, sender: int) -> list[Message]:
+        """Return all answers that are kept, but not a process's own."""
+        return [
+            message
+            for answers in self._answers.values()
+            for message in answers.values()
+            if message.sender != sender
+        ]
+
     def majority(self) -> Slot | None:
         """Return the latest round that more than half of the living neighbours have reached, if any."""
         heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)

@@ -205,5 +205,8 @@ class Peer:
             return
         self.arrivals.appeared(number)
         with self._relaying:
-            for raw in self._recent[number] if self._session else ():
+            with self.arrivals.changed:
+                known = self.arrivals.answers_except(number)
+            heard = [message.encoded(self._digest) for message in known]
+            for raw in (*self._recent[number], *heard) if self._session else ():
                 self._put(number, raw)
