@@ -6,6 +6,7 @@ Processes are forked from a server that has imported everything, before any thre
 import datetime
 import io
 import ipaddress
+import json
 import multiprocessing
 import socket
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 
 import networkx as nx
 import torch
+import zenoh
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,6 +26,7 @@ import fedsurf
 from fedsurf.common.streams import Streams
 from fedsurf.evaluation.run import run
 from fedsurf.network import Network, StarNetwork
+from fedsurf.network.engines.messages import federation_digest
 from fedsurf.network.engines.zenoh import ZenohNetwork
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -162,6 +165,36 @@ def body(work, number, pipe, arguments):
     buffer = io.BytesIO()
     torch.save((result, report), buffer)
     pipe.send_bytes(buffer.getvalue())
+
+
+@contextmanager
+def intruder(addresses, targets, keys=None, name=None):
+    """Open a session that connects to some processes and keeps to no access list."""
+    scheme = "tls" if keys else "tcp"
+    settings = {
+        "mode": "peer",
+        "listen/endpoints": [],
+        "scouting/multicast/enabled": False,
+        "connect/endpoints": [f"{scheme}/{addresses[target]}" for target in targets],
+        "connect/timeout_ms": 1000,
+        "connect/exit_on_failure": False,
+    }
+    if keys:
+        authority, certificate, key = certificates(keys, name)
+        settings["transport/link/tls"] = {
+            "root_ca_certificate": authority,
+            "enable_mtls": True,
+            "connect_private_key": key,
+            "connect_certificate": certificate,
+        }
+    config = zenoh.Config()
+    for place, value in settings.items():
+        config.insert_json5(place, json.dumps(value))
+    with zenoh.open(config) as session:
+        yield session
+
+
+ROOT = f"fedsurf/clinics/{federation_digest('clinics', '1').hex()}"
 
 
 @contextmanager

@@ -146,6 +146,10 @@ class Arrivals:
         """Return the answers of an evaluation, by process."""
         return self._answers.get(slot, {})
 
+    def answer(self, message: Message) -> None:
+        """Keep this process's own answer, for neighbours that come later."""
+        self._answers.setdefault(message.slot, {})[message.sender] = message
+
     def answers_except(self, sender: int) -> list[Message]:
         """Return all answers that are kept, but not a process's own."""
         return [
@@ -165,9 +169,18 @@ class Arrivals:
         most = self.majority()
         return most is not None and self._distance(most) >= 2
 
-    def went_on(self, sender: int) -> bool:
-        """Whether nothing of this round will come from a neighbour, since most others went on, too."""
-        return self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
+    def went_on(self, sender: int, shape: tuple[int, int]) -> bool:
+        """Whether no row of this round will come from a neighbour, whose messages arrive in order.
+
+        A later row of the same shape is there, or it and most others are further ahead.
+        """
+        later = any(
+            m.kind == Kind.ROWS and self._distance(m.slot) > 0 and m.values.shape == shape
+            for m in self._stored[sender]
+        )
+        return later or (
+            self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
+        )
 
     def _take_in(self, sender: str, raw: bytes | None) -> Message | None:
         number = self.names.index(sender) if sender in self.names else -1
