@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import networkx as nx
 import torch
@@ -120,11 +120,12 @@ def finish_all(network, pipe, names):
     return {name: finish(name, network) for name in names} | {"evaluation": evaluate(network)}
 
 
-def step_by_step(network, pipe, steps, pause=0.0, name="dgd"):
+def step_by_step(network, pipe, steps, pause=0.0, name="dgd", first=0):
     """Take steps, and tell the round after each; return the weights."""
     own = task(torch.float64).of(network.agent_rows(network.ids))
     algorithm, streams = algorithm_named(name, network), Streams(9, network.ids)
-    network.reset(seeded(7))
+    if not first:
+        network.reset(seeded(7))
     state = algorithm.init(own, network, streams.at("start"))
     while network.rounds < steps:
         state = algorithm.step(state, own, network, streams.at("step", network.rounds))
@@ -132,6 +133,26 @@ def step_by_step(network, pipe, steps, pause=0.0, name="dgd"):
             pipe.send_bytes(network.rounds.to_bytes(4, "little"))
             time.sleep(pause)
     return state.agent_weights(network)
+
+
+def rejoined(network, pipe, steps):
+    """Take the steps that are left when a restarted process comes back."""
+    first = network.rejoin()
+    return first, step_by_step(network, pipe, steps, 0.05, first=first)
+
+
+def counted(network, pipe, steps):
+    """Take steps, and return the number of agents that answer."""
+    step_by_step(network, pipe, steps)
+    return network.total(torch.ones(1, 1))
+
+
+def one_pauses(network, pipe, steps):
+    """Take steps; process 3 pauses in the middle."""
+    step_by_step(network, None, steps // 2)
+    if network.process == 3:
+        time.sleep(1.5)
+    step_by_step(network, None, steps, first=network.rounds)
 
 
 def wait_for_round(pipe, number, seconds=20):
@@ -199,23 +220,33 @@ ROOT = f"fedsurf/clinics/{federation_digest('clinics', '1').hex()}"
 
 @contextmanager
 def federation(work, keys, *more, addresses=None, **options):
-    """Start a process for each peer, with the keys in a folder; give the processes and their pipes, and end them."""
+    """Start all processes, with the keys in a folder; give them and their pipes, and end them."""
     addresses = addresses or free_addresses(NAMES)
-    processes, pipes = [], []
-    for number in range(PEERS):
-        mine, its = CONTEXT.Pipe()
-        arguments = (work, number, its, (addresses, keys, options, more))
-        process = CONTEXT.Process(target=body, args=arguments, daemon=True)
-        process.start()
-        its.close()
-        processes.append(process)
-        pipes.append(mine)
+    with ExitStack() as stack:
+        arguments = (addresses, keys, *more)
+        both = [stack.enter_context(_process(work, n, *arguments, **options)) for n in range(PEERS)]
+        yield [process for process, _ in both], [pipe for _, pipe in both]
+
+
+@contextmanager
+def started(work, number, addresses, keys, *more, **options):
+    """Start one process; give its pipe, and end it."""
+    with _process(work, number, addresses, keys, *more, **options) as (_, pipe):
+        yield pipe
+
+
+@contextmanager
+def _process(work, number, addresses, keys, *more, **options):
+    mine, its = CONTEXT.Pipe()
+    arguments = (work, number, its, (addresses, keys, options, more))
+    process = CONTEXT.Process(target=body, args=arguments, daemon=True)
+    process.start()
+    its.close()
     try:
-        yield processes, pipes
+        yield process, mine
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
+        process.kill()
+        process.join()
 
 
 def results(pipes, seconds=30):

@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,13 +16,17 @@ from peers import (
     NAMES,
     ROOT,
     Authority,
+    counted,
     evaluate,
     federation,
     finish,
     finish_all,
     free_addresses,
     intruder,
+    one_pauses,
+    rejoined,
     results,
+    started,
     step_by_step,
     wait_for_round,
 )
@@ -120,6 +123,45 @@ def test_a_stopped_process_is_heard_again_in_the_round_of_the_others(keys):
     assert torch.cat(found).isfinite().all()
 
 
+def test_a_restarted_process_goes_on_in_the_round_of_the_others(keys):
+    addresses = free_addresses(NAMES)
+    with federation(step_by_step, keys, 60, 0.05, addresses=addresses) as (processes, pipes):
+        wait_for_round(pipes[3], 5)
+        processes[3].kill()
+        processes[3].join()
+        time.sleep(0.5)
+        with started(rejoined, 3, addresses, keys, 60) as pipe:
+            found, reports = results([*pipes[:3], pipe, *pipes[4:]])
+    joined, weights = found[3]
+    assert 4 < joined < 60
+    assert reports[2]["missing"]
+    assert max(round_ for round_, _, _ in reports[2]["missing"]) < joined + 2
+    assert weights.isfinite().all()
+
+
+def test_both_parts_of_a_cut_graph_finish(keys):
+    with federation(counted, keys, 20) as (processes, pipes):
+        for number in (0, 4):
+            wait_for_round(pipes[number], 5)
+        for number in (0, 4):
+            os.kill(processes[number].pid, signal.SIGKILL)
+        begun = time.monotonic()
+        found, reports = results(pipes[1:4] + pipes[5:])
+    assert time.monotonic() - begun < 5  # less than the patience
+    assert [int(one) for one in found] == [3] * 6
+    unheard = {name for _, name, why in reports[0]["missing"] if why == "no answer"}
+    assert unheard == {NAMES[number] for number in (0, 4, 5, 6, 7)}
+
+
+def test_the_last_row_of_a_late_neighbour_is_used_if_wanted(keys):
+    options = {"deadline": 1.0, "lease": 0.9, "late": "stale"}
+    with federation(one_pauses, keys, 20, **options) as (_, pipes):
+        _, reports = results(pipes)
+    for neighbour in (2, 4):
+        reasons = {(name, why) for _, name, why in reports[neighbour]["missing"]}
+        assert reasons == {(NAMES[3], "late, last row used")}
+
+
 REMOTE = zenoh.Locality.REMOTE
 DIGEST = federation_digest("clinics", "1")
 
@@ -213,7 +255,7 @@ def test_without_certificates_messages_stay_on_this_machine():
 
 def test_a_deadline_is_longer_than_the_lease():
     here = {"clinic-1": "127.0.0.1:7447"}
-    with pytest.raises(ValueError, match="^deadline: got 1.*lease"):
+    with pytest.raises(ValueError, match=r"^deadline: got 1.*lease"):
         ZenohNetwork(
             GRAPHS["ring"](),
             torch.zeros(8).long(),
