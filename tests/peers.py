@@ -6,12 +6,15 @@ Processes are forked from a server that has imported everything, before any thre
 import datetime
 import io
 import ipaddress
+import json
 import multiprocessing
 import socket
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 
 import networkx as nx
 import torch
+import zenoh
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,6 +26,7 @@ import fedsurf
 from fedsurf.common.streams import Streams
 from fedsurf.evaluation.run import run
 from fedsurf.network import Network, StarNetwork
+from fedsurf.network.engines.messages import federation_digest
 from fedsurf.network.engines.zenoh import ZenohNetwork
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -111,6 +115,54 @@ def algorithm_named(name, network):
     return Subject(name, network.server, False).algorithm(torch.float64)
 
 
+def finish_all(network, pipe, names):
+    """Run algorithms one after another, and DGD once more with evaluations."""
+    return {name: finish(name, network) for name in names} | {"evaluation": evaluate(network)}
+
+
+def step_by_step(network, pipe, steps, pause=0.0, name="dgd", first=0):
+    """Take steps, and tell the round after each; return the weights."""
+    own = task(torch.float64).of(network.agent_rows(network.ids))
+    algorithm, streams = algorithm_named(name, network), Streams(9, network.ids)
+    if not first:
+        network.reset(seeded(7))
+    state = algorithm.init(own, network, streams.at("start"))
+    while network.rounds < steps:
+        state = algorithm.step(state, own, network, streams.at("step", network.rounds))
+        if pipe is not None:
+            pipe.send_bytes(network.rounds.to_bytes(4, "little"))
+            time.sleep(pause)
+    return state.agent_weights(network)
+
+
+def rejoined(network, pipe, steps):
+    """Take the steps that are left when a restarted process comes back."""
+    first = network.rejoin()
+    return first, step_by_step(network, pipe, steps, 0.05, first=first)
+
+
+def counted(network, pipe, steps):
+    """Take steps, and return the number of agents that answer."""
+    step_by_step(network, pipe, steps)
+    return network.total(torch.ones(1, 1))
+
+
+def one_pauses(network, pipe, steps):
+    """Take steps; process 3 pauses in the middle."""
+    step_by_step(network, None, steps // 2)
+    if network.process == 3:
+        time.sleep(1.5)
+    step_by_step(network, None, steps, first=network.rounds)
+
+
+def wait_for_round(pipe, number, seconds=20):
+    """Read what a process tells until it has finished a round."""
+    while True:
+        assert pipe.poll(seconds), f"round {number} was not reached"
+        if int.from_bytes(pipe.recv_bytes(), "little") >= number:
+            return
+
+
 def evaluate(network):
     """Return what a run with an evaluation after every round recorded."""
     own = task(torch.float64).of(network.agent_rows(network.ids))
@@ -137,30 +189,73 @@ def body(work, number, pipe, arguments):
 
 
 @contextmanager
+def intruder(addresses, targets, keys=None, name=None):
+    """Open a session that connects to some processes and keeps to no access list."""
+    scheme = "tls" if keys else "tcp"
+    settings = {
+        "mode": "peer",
+        "listen/endpoints": [],
+        "scouting/multicast/enabled": False,
+        "connect/endpoints": [f"{scheme}/{addresses[target]}" for target in targets],
+        "connect/timeout_ms": 1000,
+        "connect/exit_on_failure": False,
+    }
+    if keys:
+        authority, certificate, key = certificates(keys, name)
+        settings["transport/link/tls"] = {
+            "root_ca_certificate": authority,
+            "enable_mtls": True,
+            "connect_private_key": key,
+            "connect_certificate": certificate,
+        }
+    config = zenoh.Config()
+    for place, value in settings.items():
+        config.insert_json5(place, json.dumps(value))
+    with zenoh.open(config) as session:
+        yield session
+
+
+ROOT = f"fedsurf/clinics/{federation_digest('clinics', '1').hex()}"
+
+
+@contextmanager
 def federation(work, keys, *more, addresses=None, **options):
-    """Start a process for each peer, with the keys in a folder; give the processes and their pipes, and end them."""
+    """Start all processes, with the keys in a folder; give them and their pipes, and end them."""
     addresses = addresses or free_addresses(NAMES)
-    processes, pipes = [], []
-    for number in range(PEERS):
-        mine, its = CONTEXT.Pipe()
-        arguments = (work, number, its, (addresses, keys, options, more))
-        process = CONTEXT.Process(target=body, args=arguments, daemon=True)
-        process.start()
-        its.close()
-        processes.append(process)
-        pipes.append(mine)
+    with ExitStack() as stack:
+        arguments = (addresses, keys, *more)
+        both = [stack.enter_context(_process(work, n, *arguments, **options)) for n in range(PEERS)]
+        yield [process for process, _ in both], [pipe for _, pipe in both]
+
+
+@contextmanager
+def started(work, number, addresses, keys, *more, **options):
+    """Start one process; give its pipe, and end it."""
+    with _process(work, number, addresses, keys, *more, **options) as (_, pipe):
+        yield pipe
+
+
+@contextmanager
+def _process(work, number, addresses, keys, *more, **options):
+    mine, its = CONTEXT.Pipe()
+    arguments = (work, number, its, (addresses, keys, options, more))
+    process = CONTEXT.Process(target=body, args=arguments, daemon=True)
+    process.start()
+    its.close()
     try:
-        yield processes, pipes
+        yield process, mine
     finally:
-        for process in processes:
-            process.kill()
-            process.join()
+        process.kill()
+        process.join()
 
 
 def results(pipes, seconds=30):
     """Return what the processes of these pipes sent as their last message: (results, reports)."""
     found = []
     for pipe in pipes:
-        assert pipe.poll(seconds), "a process did not finish"
-        found.append(torch.load(io.BytesIO(pipe.recv_bytes()), weights_only=False))
+        raw = b"...."
+        while len(raw) == 4:
+            assert pipe.poll(seconds), "a process did not finish"
+            raw = pipe.recv_bytes()
+        found.append(torch.load(io.BytesIO(raw), weights_only=False))
     return [f[0] for f in found], [f[1] for f in found]

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ AHEAD_OF_SERVER = 10_000
 """The same with a server, as agents do not wait for the rounds in which they are not called."""
 MAX_STORED = 64
 """Messages of a neighbour that wait for their round."""
+MAX_FAR = 2
+"""Messages of a neighbour that are kept although they are too far ahead."""
 MAX_ANSWER_SLOTS = 16
 """Evaluations whose answers are kept."""
 MAX_SHAPES = 4
@@ -61,6 +64,7 @@ class Arrivals:
         self._digest, self.max_bytes, self.ahead = digest, max_bytes, ahead
         self._vanished: dict[int, float] = {}
         self._stored: dict[int, list[Message]] = {one: [] for one in self.neighbours}
+        self._far: dict[int, list[Message]] = {one: [] for one in self.neighbours}
         self._last: dict[int, dict[tuple[int, ...], NDArray[np.floating]]] = {
             one: {} for one in self.neighbours
         }
@@ -110,6 +114,12 @@ class Arrivals:
         self.now = now
         for sender, messages in self._stored.items():
             self._stored[sender] = [m for m in messages if m.slot >= now]
+            far = self._far[sender]
+            self._far[sender] = [m for m in far if self._distance(m.slot) > self.ahead]
+            for message in far:
+                if 0 <= self._distance(message.slot) <= self.ahead:
+                    with suppress(RefusedError):
+                        self._store(message)
         self._answers = {slot: a for slot, a in self._answers.items() if slot >= now}
 
     def take(
@@ -146,6 +156,19 @@ class Arrivals:
         """Return the answers of an evaluation, by process."""
         return self._answers.get(slot, {})
 
+    def answer(self, message: Message) -> None:
+        """Keep this process's own answer, for neighbours that come later."""
+        self._answers.setdefault(message.slot, {})[message.sender] = message
+
+    def answers_except(self, sender: int) -> list[Message]:
+        """Return all answers that are kept, but not a process's own."""
+        return [
+            message
+            for answers in self._answers.values()
+            for message in answers.values()
+            if message.sender != sender
+        ]
+
     def majority(self) -> Slot | None:
         """Return the latest round that more than half of the living neighbours have reached, if any."""
         heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)
@@ -156,9 +179,18 @@ class Arrivals:
         most = self.majority()
         return most is not None and self._distance(most) >= 2
 
-    def went_on(self, sender: int) -> bool:
-        """Whether nothing of this round will come from a neighbour, since most others went on, too."""
-        return self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
+    def went_on(self, sender: int, shape: tuple[int, int]) -> bool:
+        """Whether no row of this round will come from a neighbour, whose messages arrive in order.
+
+        A later row of the same shape is there, or it and most others are further ahead.
+        """
+        later = any(
+            m.kind == Kind.ROWS and self._distance(m.slot) > 0 and m.values.shape == shape
+            for m in self._stored[sender]
+        )
+        return later or (
+            self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
+        )
 
     def _take_in(self, sender: str, raw: bytes | None) -> Message | None:
         number = self.names.index(sender) if sender in self.names else -1
@@ -202,11 +234,16 @@ class Arrivals:
     def _keep(self, message: Message) -> None:
         sender, when = message.sender, Slot(message.slot.run, message.slot.round)
         self.heard[sender] = max(when, self.heard.get(sender, when))
-        if not self._near(message.slot):
-            if message.kind == Kind.ROWS:
-                self._remember(sender, message)
-            return
-        messages = self._stored[sender]
+        if self._distance(message.slot) > self.ahead:
+            # The last ones are used if this process skips rounds.
+            self._far[sender] = [*self._far[sender][1 - MAX_FAR :], message]
+        if self._near(message.slot):
+            self._store(message)
+        elif message.kind == Kind.ROWS:
+            self._remember(sender, message)
+
+    def _store(self, message: Message) -> None:
+        messages = self._stored[message.sender]
         if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
             raise RefusedError("too many at once")
         if not any(m.kind == message.kind and _equal(m, message) for m in messages):

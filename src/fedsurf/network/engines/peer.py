@@ -49,7 +49,7 @@ class Peer:
         self._linked, self._digest, self._root = linked, digest, root
         self._recent: dict[int, tuple[bytes, ...]] = dict.fromkeys(arrivals.neighbours, ())
         self._session: zenoh.Session | None = None
-        self._relaying = threading.Lock()
+        self._sending = threading.Lock()
 
     def open(self, session: zenoh.Session) -> None:
         """Begin to listen, and show the neighbours that this process is alive."""
@@ -64,7 +64,7 @@ class Peer:
 
     def close(self) -> None:
         """Close the session, once what must be handed on was."""
-        with self._relaying:
+        with self._sending:
             session, self._session = self._session, None
         if session is not None:
             session.close()  # type: ignore[no-untyped-call]
@@ -72,8 +72,9 @@ class Peer:
     def send(self, to: int, kind: Kind, slot: Slot, values: Values) -> None:
         """Send values to a neighbour."""
         raw = Message(kind, self.number, slot, values).encoded(self._digest)
-        self._recent[to] = (*self._recent[to][1 - RESENT :], raw)
-        self._put(to, raw)
+        with self._sending:  # in the order of the rounds, also when some are sent again
+            self._recent[to] = (*self._recent[to][1 - RESENT :], raw)
+            self._put(to, raw)
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Wait until something is done; return whether it was, or the time was over."""
@@ -102,7 +103,7 @@ class Peer:
                     found[one] = values
                 elif arrivals.gone(one):
                     missing[one] = "gone"
-                elif kind == Kind.ROWS and arrivals.went_on(one):
+                elif kind == Kind.ROWS and arrivals.went_on(one, shapes[one]):
                     missing[one] = "went on"
                 else:
                     missing[one] = "late"
@@ -164,9 +165,11 @@ class Peer:
             if said is None or mine.gone - said:
                 said = mine.gone | (said or frozenset())
                 raw = mine.encoded(self._digest)
+                with arrivals.changed:
+                    arrivals.answer(mine)
                 for one in arrivals.neighbours:
-                    self._recent[one] = (*self._recent[one][1 - RESENT :], raw)
-                    self._put(one, raw)
+                    with self._sending:
+                        self._put(one, raw)
             elif settled():
                 break
         return answers
@@ -187,7 +190,7 @@ class Peer:
         sender = str(sample.key_expr).rsplit("/", 1)[1]
         large = len(sample.payload) > self.arrivals.max_bytes
         raw = None if large else sample.payload.to_bytes()
-        with self._relaying:
+        with self._sending:
             answer = self.arrivals.receive(sender, raw)
             if answer is None or raw is None or self._session is None:
                 return
@@ -204,6 +207,9 @@ class Peer:
             self.arrivals.vanished(number)
             return
         self.arrivals.appeared(number)
-        with self._relaying:
-            for raw in self._recent[number] if self._session else ():
+        with self._sending:
+            with self.arrivals.changed:
+                known = self.arrivals.answers_except(number)
+            heard = [message.encoded(self._digest) for message in known]
+            for raw in (*self._recent[number], *heard) if self._session else ():
                 self._put(number, raw)

@@ -1,0 +1,319 @@
+"""Rounds by messages: the rows of one process, whose neighbours may be late, dead, or back again."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedsurf.common.checks import check_option, check_positive
+from fedsurf.common.devices import CPU
+from fedsurf.common.text import listed
+from fedsurf.network.engines.arrivals import AHEAD, GRACE
+from fedsurf.network.engines.messages import Kind, Slot
+from fedsurf.network.engines.peer import Peer, Values
+from fedsurf.network.engines.process import ProcessNetwork
+from fedsurf.network.network import Called, Network
+from fedsurf.network.operators import NOTHING_LOST, LostMessages
+
+Late = Literal["renormalised", "stale"]
+MAX_TEXT_BYTES = 2**16
+"""Size of the longest text that a process may send to the others before training."""
+
+
+class PeerNetwork(ProcessNetwork):
+    """The rows of one process, which a `Peer` exchanges with its neighbours.
+
+    Parameters
+    ----------
+    whole, owners, process
+        As in `ProcessNetwork`.
+    peer : Peer
+        The process among its neighbours.
+    deadline, patience, late
+        As in `ZenohNetwork`, whose attributes these are, too.
+    """
+
+    def __init__(
+        self,
+        whole: Network,
+        owners: Tensor,
+        process: int,
+        peer: Peer,
+        *,
+        deadline: float,
+        patience: float,
+        late: Late,
+    ) -> None:
+        super().__init__(whole, owners, process)
+        check_positive(deadline, "deadline")
+        check_positive(patience, "patience")
+        check_option(late, Late, "late")
+        self.deadline, self.patience, self.late = deadline, patience, late
+        self.names = peer.arrivals.names
+        self.missing: list[tuple[int, str, str]] = []
+        self.skipped: list[tuple[int, int]] = []
+        self._peer, self._arrivals = peer, peer.arrivals
+        self._run, self._used, self._parts = 0, False, Counter[Kind]()
+        self._advance()
+
+    @property
+    def refused(self) -> dict[str, Counter[str]]:
+        """How many messages under a process's name were refused, by reason."""
+        with self._arrivals.changed:
+            return {name: Counter(found) for name, found in self._arrivals.refused.items()}
+
+    @property
+    def bytes_sent(self) -> dict[str, int]:
+        """Bytes of messages sent, by neighbour."""
+        return self._peer.bytes_sent
+
+    @property
+    def bytes_received(self) -> dict[str, int]:
+        """Bytes of messages received, by neighbour."""
+        return self._arrivals.bytes_received
+
+    @property
+    def present(self) -> list[str]:
+        """The names of the neighbours that are alive."""
+        return [self.names[one] for one in sorted(self._arrivals.alive)]
+
+    def rejoin(self) -> int:
+        """Go to the round that the neighbours are in, and return it; for a process that was restarted."""
+        arrivals = self._arrivals
+        self._peer.wait(lambda: arrivals.heard.keys() >= arrivals.alive, self.patience)
+        self._peer.wait(lambda: False, GRACE)  # each sends its last two messages
+        with arrivals.changed:
+            most = arrivals.majority()
+        if most is not None and most > arrivals.now:
+            self._run, self._used = most.run, True
+            self._skip_to(most.round)
+        return self.rounds
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Begin a new run, with the counts at 0; the same generator in every process."""
+        super().reset(generator)
+        # Only what follows messages is another run, whoever resets how often before.
+        self._run, self._used = self._run + self._used, False
+        self._advance()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of the same network."""
+        super().restore(state)
+        self._advance()
+
+    def exchange(
+        self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
+    ) -> list[Tensor]:
+        """Exchange the messages of one round, and return the rows of S·part that live here."""
+        self._catch_up()
+        self._used = True
+        mixed = super().exchange(values, sent, lost, floats)
+        self._advance()
+        return mixed
+
+    def _swap(self, rows: Tensor, needed: Tensor) -> tuple[Tensor, LostMessages]:
+        """Send rows over the needed links, and wait for those of the neighbours until the deadline."""
+        senders, receivers = self.links
+        owners, slot = self._owners, self._slot(Kind.ROWS)
+        needed = needed.to(senders.device)
+        to_here = needed & (owners[receivers] == self.process)
+        arriving: dict[int, Tensor] = {}
+        for other in self._arrivals.neighbours:
+            leaving = senders[needed & self._from_here & (owners[receivers] == other)].unique()
+            if len(leaving):
+                own = rows[torch.searchsorted(self._nodes, leaving)]
+                self._peer.send(other, Kind.ROWS, slot, _numbers(own, np.float32))
+            nodes = senders[to_here & (owners[senders] == other)].unique()
+            if len(nodes):
+                arriving[other] = nodes
+        shapes = {other: (len(nodes), rows.shape[1]) for other, nodes in arriving.items()}
+        found, missing = self._peer.receive(Kind.ROWS, slot, shapes, self.deadline)
+        lost = torch.zeros_like(to_here)
+        for other, why in sorted(missing.items()):
+            last = self._arrivals.last(other, shapes[other])
+            if self.late == "stale" and why != "gone" and last is not None:
+                found[other] = last
+                why = f"{why}, last row used"
+            else:
+                lost |= to_here & (owners[senders] == other)
+            self.missing.append((slot.round, self.names[other], why))
+        received = rows.new_zeros(len(owners), rows.shape[1])
+        received[self._nodes] = rows
+        for other, values in found.items():
+            received[arriving[other]] = _tensor(values, rows)
+        if not missing:
+            return received, NOTHING_LOST
+        # Rows of a Laplacian are no averages, and cannot be scaled to the same sum.
+        if self.shift == "laplacian":
+            return received, LostMessages(kept=lost)
+        return received, LostMessages(renormalised=lost)
+
+    def call(self, lost: LostMessages = NOTHING_LOST) -> Called:
+        """Begin a round of the server; every process knows whom it calls."""
+        called = super().call(lost)
+        self._used = True
+        self._advance()
+        return called
+
+    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send the server's `value[servers, …]` to called agents, a message for each process of theirs."""
+        shape = value.shape[1:]
+        self._star.count_downloads(called, among, shape.numel())
+        slot = self._slot(Kind.DOWNLOAD)
+        if self.servers:
+            for other in sorted(set(self._owners[1 + called.agents].tolist())):
+                if other != self.process:
+                    self._peer.send(
+                        other, Kind.DOWNLOAD, slot, _numbers(value.flatten(1), np.float32)
+                    )
+        elif len(called.here):
+            server, size = int(self._owners[0]), (1, shape.numel())
+            message = self._peer.follow(slot, server, size, self.patience)
+            if message.slot != slot:
+                self._skip_to(message.slot.round)
+            value = _tensor(message.values, value).reshape(1, *shape)
+        return value.expand(len(called.here), *shape) if len(value) else value
+
+    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+        """Send called agents' `values[called, …]` to the server, which gets those that arrive in time."""
+        shape = values.shape[1:]
+        self._star.count_uploads(called, among, shape.numel())
+        slot, flat = self._slot(Kind.UPLOAD), values.flatten(1)
+        if not self.servers:
+            if len(values):
+                self._peer.send(int(self._owners[0]), Kind.UPLOAD, slot, _numbers(flat, np.float32))
+            return values[:0]
+        owners = self._owners[1 + called.agents]
+        others = [other for other in sorted(set(owners.tolist())) if other != self.process]
+        shapes = {other: (int((owners == other).sum()), shape.numel()) for other in others}
+        found, missing = self._peer.receive(Kind.UPLOAD, slot, shapes, self.deadline)
+        self.missing += [(slot.round, self.names[one], missing[one]) for one in sorted(missing)]
+        received = flat.new_zeros(len(owners), shape.numel())
+        here = torch.zeros_like(owners, dtype=torch.bool)
+        for other, rows in (found | {self.process: flat}).items():
+            place = owners == other
+            received[place] = rows if isinstance(rows, Tensor) else _tensor(rows, flat)
+            here |= place
+        if len(owners) and not here.any():
+            raise ConnectionError(f"no called agent answered in round {slot.round}")
+        return received[here].reshape(-1, *shape)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sum of `values[rows, …]` over the rows of all processes that answer, `[…]`."""
+        own = values.sum(0)
+        found = self._answers(own.reshape(1, -1), dict.fromkeys(range(self._processes), 1))
+        rows = [found[one] for one in sorted(found)] or [torch.zeros_like(own.reshape(1, -1))]
+        return torch.stack(rows).sum(0).reshape(own.shape)
+
+    def collect(self, values: Tensor) -> Tensor:
+        """Return `values[agents, …]` of all agents in the order of their ids, zero for missing ones."""
+        agents = self._owners[int(self.server) :]
+        flat = values.flatten(1)
+        rows = {one: int((agents == one).sum()) for one in range(self._processes)}
+        every = flat.new_zeros(len(agents), flat.shape[1])
+        for one, found in self._answers(flat, rows).items():
+            every[agents == one] = found
+        return every.reshape(-1, *values.shape[1:])
+
+    def publish(self, value: Tensor) -> Tensor:
+        """Return the server's `value[servers, …]` for every agent that lives here; NaN if it is not finite."""
+        server, shape = int(self._owners[0]), value.shape[1:]
+        rows = {one: int(one == server) for one in range(self._processes)}
+        found = self._answers(value.flatten(1), rows).get(server)
+        if found is None:
+            found = value.new_full((1, shape.numel()), torch.nan)
+        return found.reshape(1, *shape).expand(len(self.ids) - self.servers, *shape)
+
+    def gather_text(self, text: str) -> list[str]:
+        """Return what every process tells, in the order of their numbers; raise unless all answer."""
+        own = torch.tensor(list(text.encode()), dtype=torch.float64, device=CPU)[None]
+        once = dict.fromkeys(range(self._processes), 1)
+        length = torch.tensor([[own.shape[1]]], dtype=torch.float64, device=CPU)
+        lengths = {one: int(found) for one, found in self._answers(length, once).items()}
+        longest = max(lengths.values())
+        if not own.shape[1] <= longest <= MAX_TEXT_BYTES:
+            raise ConnectionError(
+                f"got a text of {longest} bytes, but at most {MAX_TEXT_BYTES} fit"
+            )
+        found = self._answers(functional.pad(own, (0, longest - own.shape[1])), once)
+        silent = [name for number, name in enumerate(self.names) if number not in found]
+        if silent:
+            raise ConnectionError(f"{listed(silent)}: no answer, so training does not start")
+        # Nobody goes on before all have everything: those who went on hand no answers on.
+        self._answers(length, once)
+        return [
+            bytes(found[one][0, : lengths[one]].long().clamp(0, 255).tolist()).decode(
+                errors="replace"
+            )
+            for one in range(self._processes)
+        ]
+
+    def _answers(self, own: Tensor, rows: Mapping[int, int]) -> dict[int, Tensor]:
+        """Return what all processes have, by process, each so many rows; without those that are missing.
+
+        What is not finite is left out in every process alike, since the others would refuse it.
+        """
+        self._used = True
+        slot = self._slot(Kind.ANSWER)
+        kind = np.float32 if own.dtype == torch.float32 else np.float64
+        values = _numbers(own if own.isfinite().all() else own[:0], kind)
+        found = self._peer.ask(slot, values, self.patience)
+        answers = {}
+        for one, count in rows.items():
+            if one not in found:
+                why = "no answer"
+            elif found[one].values.shape == (count, own.shape[1]):
+                answers[one] = own if one == self.process else _tensor(found[one].values, own)
+                continue
+            else:
+                why = "an answer of another shape" if len(found[one].values) else "not finite"
+            self.missing.append((slot.round, self.names[one], why))
+        return answers
+
+    def _catch_up(self) -> None:
+        """Skip rounds if most neighbours are further ahead than messages are kept for."""
+        arrivals = self._arrivals
+        with arrivals.changed:
+            most = arrivals.majority()
+            if most is None or most.run != self._run or most.round <= self.rounds + AHEAD:
+                return
+            first = most.round - AHEAD
+            target = min(
+                s.round for s in arrivals.heard.values() if s.run == most.run and s.round >= first
+            )
+        self._skip_to(target)
+
+    def _skip_to(self, round_: int) -> None:
+        self.skipped.append((self.rounds, round_))
+        if self.server:
+            while self.rounds < round_:  # those who are called in turn depend on all rounds before
+                self.whole.call()
+        else:
+            self.whole.restore({**self.whole.state(), "rounds": torch.tensor(round_)})
+        self._advance()
+
+    def _slot(self, kind: Kind) -> Slot:
+        """Return the place of the next message of a kind."""
+        self._parts[kind] += 1
+        return Slot(self._run, self.rounds, self._parts[kind] - 1)
+
+    def _advance(self) -> None:
+        """Let the arrivals know of the round."""
+        self._parts.clear()
+        with self._arrivals.changed:
+            self._arrivals.advance(Slot(self._run, self.rounds))
+
+
+def _numbers(values: Tensor, kind: type[np.floating]) -> Values:
+    """Return values as they travel."""
+    numbers: Values = values.detach().cpu().numpy().astype(kind)
+    return numbers
+
+
+def _tensor(values: Values, like: Tensor) -> Tensor:
+    """Return values that travelled as a tensor of the type and on the device of another."""
+    return torch.from_numpy(values.copy()).to(like)
