@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_option, check_positive
+from fedsurf.common.devices import CPU
 from fedsurf.network.engines.arrivals import AHEAD, GRACE
 from fedsurf.network.engines.messages import Kind, Slot
 from fedsurf.network.engines.peer import Peer, Values
@@ -264,7 +265,7 @@ class PeerNetwork(ProcessNetwork):
             while self.rounds < round_:  # those who are called in turn depend on all rounds before
                 self.whole.call()
         else:
-            self.whole.restore({**self.whole.state(), "rounds": torch.tensor(round_)})
+            self.whole.restore({**self.whole.state(), "rounds": torch.tensor(round_, device=CPU)})
         self._advance()
 
     def _slot(self, kind: Kind) -> Slot:
