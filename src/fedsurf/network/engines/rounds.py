@@ -293,7 +293,7 @@ class PeerNetwork(ProcessNetwork):
             while self.rounds < round_:  # those who are called in turn depend on all rounds before
                 self.whole.call()
         else:
-            self.whole.restore({**self.whole.state(), "rounds": torch.tensor(round_)})
+            self.whole.restore({**self.whole.state(), "rounds": torch.tensor(round_, device=CPU)})
         self._advance()
 
     def _slot(self, kind: Kind) -> Slot:
