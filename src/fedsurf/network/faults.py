@@ -95,15 +95,18 @@ class FaultyNetwork(Network):
         return self.inner.gather_text(text)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what the next round depends on: the inner network's, and the memory of the fault."""
-        memory = {f"{self._name}.{name}": value for name, value in self._memory().items()}
-        return self.inner.state() | memory
+        """Return what the next round depends on: the inner network's, and the fault's seed and memory."""
+        own = {"seed": torch.tensor(self._seed, device=CPU), **self._memory()}
+        return self.inner.state() | {f"{self._name}.{name}": value for name, value in own.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
         self.inner.restore(state)
         prefix = f"{self._name}."
-        self._remember({n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)})
+        own = {n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)}
+        self._seed = int(own.pop("seed"))
+        self._begin()
+        self._remember(own)
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int

@@ -293,11 +293,15 @@ class Network:
 
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, apart from how the network was made, as named tensors."""
-        return {"rounds": torch.tensor(self._rounds, device=CPU), "link_floats": self._link_floats}
+        return {
+            "seed": torch.tensor(self._seed, device=CPU),
+            "rounds": torch.tensor(self._rounds, device=CPU),
+            "link_floats": self._link_floats,
+        }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
-        self._rounds = int(state["rounds"])
+        self._seed, self._rounds = int(state["seed"]), int(state["rounds"])
         self._link_floats = state["link_floats"].clone()
 
     def _count_floats(self, floats: int, used: Tensor | None = None) -> None:
