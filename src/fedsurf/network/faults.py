@@ -223,7 +223,8 @@ class StaleNetwork(FaultyNetwork):
             kind = _kind(part, f"{place} of {len(sent)}")
             before = self._sent.get(kind)
             self._sent[kind] = part[rows]
-            received.append(part if before is None else part.index_copy(0, rows, before))
+            late = None if before is None else before.to(part.device)  # on the CPU, from a file
+            received.append(part if late is None else part.index_copy(0, rows, late))
         return received
 
     def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
@@ -237,7 +238,7 @@ class StaleNetwork(FaultyNetwork):
         if kind not in self._sent:
             self._sent[kind] = values.new_zeros(len(self._rows), *values.shape[1:])
             self._sent[known_kind] = torch.zeros(len(self._rows), dtype=torch.bool, device=CPU)
-        memory, known = self._sent[kind], self._sent[known_kind]
+        memory, known = self._sent[kind].to(values.device), self._sent[known_kind]
         on_device = late.to(values.device)
         self._sent[kind] = memory.index_copy(0, place.to(values.device), values[on_device])
         self._sent[known_kind] = known.index_fill(0, place, True)

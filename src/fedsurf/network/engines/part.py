@@ -100,15 +100,15 @@ class Part(Network):
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Exchange the messages of one round, and return the rows of S·part that live here."""
-        own, links, used = self.whole.round_weights(values[0], lost)
+        like = torch.empty(0, dtype=values[0].dtype, device=CPU)  # who sends is decided on the host
+        own, links, used = self.whole.round_weights(like, lost)
         self.whole.count_round(floats, used)
         # Own values have the diagonal's weight; rows of this process reach each other as sent, too.
         rows = torch.cat([part.flatten(1) for part in sent], 1)
-        needed = links != 0 if used is None else (links != 0) & used.to(links.device)
+        needed = links != 0 if used is None else (links != 0) & used
         received = self._swap(rows, needed)
-        weights = self._incoming(links, needed)
-        mixed = weights @ received
-        own = own[self._nodes]
+        mixed = self._incoming(links, needed).to(rows.device) @ received
+        own = own[self._nodes].to(rows.device)
         parts = torch.split(mixed, [part.shape[1:].numel() for part in values], 1)
         return [
             torch.addcmul(part, own[:, None], value.flatten(1)).reshape(value.shape)
