@@ -309,10 +309,6 @@ class Network:
         # Copy, so that earlier references to the counts keep their values.
         self._link_floats = self._link_floats + (floats if used is None else floats * used)
 
-    def _streams(self, ids: Tensor, *path: str | int) -> Streams:
-        """Return the streams of this run and round, one for each of some agents, nodes or links."""
-        return Streams(self._seed, ids, *path)
-
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)
 
