@@ -49,7 +49,7 @@ class FaultyNetwork(Network):
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         return replace(self.inner.facts, reliable=False)
 
     @property

@@ -135,7 +135,7 @@ class Network:
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         return Facts(
             agents=self.agents,
             shift=self.shift,
@@ -197,7 +197,7 @@ class Network:
         for part in parts:
             if part.dim() < 2 or len(part) != rows:
                 raise ValueError(
-                    f"values: got shape {list(part.shape)}, but it must be [nodes, …] with {rows} nodes"
+                    f"values: got shape {list(part.shape)}, but it must be [rows, …] with {rows} rows"
                 )
             if not part.is_floating_point():
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
@@ -243,7 +243,7 @@ class Network:
         return *lost.weigh(own, links, self.links[1]), used
 
     def count_round(self, floats: int, used: Tensor | None = None) -> None:
-        """Count a round with messages of so much on the links that were used, bool `[links]`, or on all."""
+        """Count a round with messages of `floats` on the links that were used, bool `[links]`, or on all."""
         self._rounds += 1
         self._count_floats(floats, used)
 

@@ -62,7 +62,7 @@ class Part(Network):
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         facts = self.whole.facts
         return replace(facts, degrees=facts.degrees[self._nodes])
 
