@@ -140,6 +140,7 @@ def test_the_same_numbers_in_one_process_and_in_many(subject, layout, dtype):
     torch.testing.assert_close(found, weights, rtol=tolerance, atol=tolerance * size)
     assert sum(part[2] for part in parts) == floats
     for part in parts:
+        assert torch.equal(part[1].floats, trajectory.floats)
         for name in ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "disagreement"):
             mine, wanted = getattr(part[1], name), getattr(trajectory, name)
             torch.testing.assert_close(mine, wanted, rtol=100 * tolerance, atol=100 * tolerance)

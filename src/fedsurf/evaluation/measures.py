@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_option
+from fedsurf.common.devices import CPU
 from fedsurf.models import Model, SoftmaxHead, cross_entropy
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
@@ -66,6 +67,11 @@ def disagreement(weights: Tensor, network: Network) -> Tensor:
     """Return the root mean square distance of the agents' weights from their mean, a scalar."""
     squares = (weights - consensus(weights, network)).square().sum(1, keepdim=True)
     return (network.total(squares)[0] / network.agents).sqrt()
+
+
+def floats_sent(network: Network) -> int:
+    """Return the number of floats that all processes sent so far."""
+    return int(network.total(torch.tensor([[network.floats]], device=CPU))[0])
 
 
 def all_finite(weights: Tensor, network: Network) -> bool:
