@@ -85,6 +85,7 @@ SUBJECTS = [
 ]
 OWNERS = {
     "halves": torch.arange(AGENTS) // 6,
+    "one and eleven": (torch.arange(AGENTS) > 0).long(),
     "single rows": torch.arange(AGENTS),
 }
 
@@ -127,8 +128,8 @@ def finish(subject, network, dtype):
 def test_the_same_numbers_in_one_process_and_in_many(subject, layout, dtype):
     owners = OWNERS[layout]
     if subject.star:  # the server lives with the first agents, or alone
-        first = owners[:1] if layout == "halves" else owners[:1] + AGENTS
-        owners = torch.cat([first, owners])
+        server = 0 if layout == "one and eleven" else int(owners.max()) + 1
+        owners = torch.cat([torch.tensor([server]), owners])
     network = subject.network()
     with torch.no_grad():
         weights, trajectory, floats = finish(subject, network, dtype)
@@ -139,6 +140,7 @@ def test_the_same_numbers_in_one_process_and_in_many(subject, layout, dtype):
     torch.testing.assert_close(found, weights, rtol=tolerance, atol=tolerance * size)
     assert sum(part[2] for part in parts) == floats
     for part in parts:
+        assert torch.equal(part[1].floats, trajectory.floats)
         for name in ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "disagreement"):
             mine, wanted = getattr(part[1], name), getattr(trajectory, name)
             torch.testing.assert_close(mine, wanted, rtol=100 * tolerance, atol=100 * tolerance)

@@ -12,11 +12,11 @@ from fedsurf.common.streams import Streams
 from fedsurf.network import StarNetwork, with_faults
 
 
-def begin(subject):
+def begin(subject, seed=7):
     network = subject.network()
     if subject.faults:
         network = with_faults(network, FAULTS, seeded(4))
-    network.reset(seeded(7))
+    network.reset(seeded(seed))
     algorithm = subject.algorithm(torch.float32)
     streams = Streams(9, network.ids)
     return algorithm, network, streams, algorithm.init(task(torch.float32), network, streams)
@@ -28,16 +28,16 @@ def test_a_run_goes_on_from_a_file_to_the_same_bits(subject, tmp_path):
     algorithm, network, streams, state = begin(subject)
     data, steps = task(torch.float32), getattr(algorithm, "steps", ROUNDS)
     for step in range(steps):
-        if step == steps // 2:
-            save_state(tmp_path / "state", state, network)
+        save_state(tmp_path / str(step), state, network)
         state = algorithm.step(state, data, network, streams.at(step))
-    algorithm, again, streams, first = begin(subject)
-    found = load_state(tmp_path / "state", first, again)
-    for step in range(found.steps, steps):
-        found = algorithm.step(found, data, again, streams.at(step))
-    assert torch.equal(found.weights, state.weights)
-    assert torch.equal(again.link_floats, network.link_floats)
-    assert again.rounds == network.rounds
+    for stopped in (0, steps // 2):
+        algorithm, again, streams, first = begin(subject, seed=8)  # the file has 7
+        found = load_state(tmp_path / str(stopped), first, again)
+        for step in range(found.steps, steps):
+            found = algorithm.step(found, data, again, streams.at(step))
+        assert torch.equal(found.weights, state.weights)
+        assert torch.equal(again.link_floats, network.link_floats)
+        assert again.rounds == network.rounds
 
 
 def test_a_state_of_another_method_or_task_is_refused_and_changes_nothing(tmp_path):

@@ -16,9 +16,9 @@ def having(monkeypatch, *, cuda=False, mps=False):
     ("devices", "expected"),
     [
         ({}, "cpu"),
-        ({"cuda": True}, "cuda"),
+        ({"cuda": True}, "cuda:0"),
         ({"mps": True}, "cpu"),
-        ({"cuda": True, "mps": True}, "cuda"),
+        ({"cuda": True, "mps": True}, "cuda:0"),
     ],
 )
 def test_auto_is_cuda_or_the_cpu(devices, expected, monkeypatch):

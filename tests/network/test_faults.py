@@ -441,7 +441,7 @@ def test_a_network_with_faults_shares_the_attributes_of_its_inner_network(fault)
         assert torch.equal(network.total(values), values.sum(0))
         assert network.collect(values) is values
         assert torch.equal(network.publish(values[:1]), inner.publish(values[:1]))
-        with pytest.raises(ValueError, match=r"^values: got shape .* 5 nodes"):
+        with pytest.raises(ValueError, match=r"^values: got shape .* 5 rows"):
             network.mix(torch.zeros(4, 2))
         assert network.rounds == 1
 
@@ -632,3 +632,15 @@ def test_a_configuration_gives_its_faults():
     for bad in ({"stale": 11}, {"loss": 2.0}, {"leave": -1.0}, {"comeback": 2.0}, {"weights": "x"}):
         with pytest.raises(ValueError, match=r"got"):
             make_network(NetworkConfig(faults=FaultConfig(**bad)), 10, seeded(0))
+
+
+def test_late_messages_from_a_file_go_to_the_device_of_the_next_round():
+    ring = StaleNetwork(Network(nx.cycle_graph(4), "metropolis"), 2, seeded(0))
+    star = StaleNetwork(StarNetwork(4, None, seeded(0)), 2, seeded(0))
+    elsewhere = torch.ones(4, 3, device="meta")
+    ring.mix(torch.ones(4, 3))
+    ring.restore(ring.state())
+    assert ring.mix(elsewhere).is_meta
+    star.upload(torch.ones(4, 3), star.call())
+    star.restore(star.state())
+    assert star.upload(elsewhere, star.call()).is_meta

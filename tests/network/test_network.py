@@ -137,7 +137,7 @@ def test_earlier_references_to_the_counts_keep_their_values(network):
 def test_values_of_the_wrong_shape_raise_and_are_not_counted(shape):
     network = Network(nx.path_graph(3))
     for mix in (network.mix, lambda part: network.mix_parts(torch.zeros(3, 1), part)):
-        with pytest.raises(ValueError, match=r"^values: got shape .* 3 nodes"):
+        with pytest.raises(ValueError, match=r"^values: got shape .* 3 rows"):
             mix(torch.zeros(shape))
     assert network.rounds == 0
 

@@ -1,8 +1,8 @@
 """States in files: a run of any algorithm can stop after any step and go on with the same numbers.
 
-A state is tensors and numbers only, so saving needs to know nothing of the algorithm. What a network
-remembers between rounds (its counts, whom a server has called, the last messages of stale agents) goes
-into the same file.
+A state is tensors and numbers only, so saving needs to know nothing of the algorithm. The seed of a
+network's draws, and what it remembers between rounds (its counts, whom a server has called, the last
+messages of stale agents), go into the same file.
 """
 
 from dataclasses import fields, replace
@@ -42,7 +42,9 @@ def save_state(path: Path, state: State, network: Network) -> None:
     tensors, numbers = _divided(state)
     memory = {NETWORK_PREFIX + name: value for name, value in network.state().items()}
     metadata = {"kind": type(state).__name__, "numbers": numbers}
-    write_tensors(path, tensors | memory, metadata)
+    # Copies: a state may hold one tensor under two names, as before the first step, and a file may not.
+    copies = {name: value.clone() for name, value in (tensors | memory).items()}
+    write_tensors(path, copies, metadata)
 
 
 def load_state(path: Path, like: OwnState, network: Network) -> OwnState:

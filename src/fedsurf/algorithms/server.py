@@ -51,7 +51,7 @@ class RoundState(ServerState):
 
 @dataclass(frozen=True)
 class Work:
-    """What the called agents of a process train on."""
+    """The data and the streams of the called agents of a process."""
 
     examples: Examples
     """Their training examples."""
@@ -61,7 +61,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Replies:
-    """What the server received in a round."""
+    """The replies that the server received in a round."""
 
     values: Tensor
     """The called agents' replies, `[called, …]`."""

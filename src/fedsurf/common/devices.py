@@ -8,7 +8,7 @@ DEVICES = "auto, cpu, cuda, cuda:1 or mps"
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """Return a device; "auto" is CUDA where torch can use it, or the CPU.
+    """Return a device; "auto" is the first CUDA device where torch can use one, or the CPU.
 
     It is never "mps", which lacks double precision: the pretrained optimizer needs that.
 
@@ -20,7 +20,7 @@ def device_named(name: str | torch.device) -> torch.device:
     if isinstance(name, torch.device):
         return name
     if name == "auto":
-        return torch.device("cuda") if torch.cuda.is_available() else CPU
+        return torch.device("cuda:0") if torch.cuda.is_available() else CPU
     try:
         return torch.empty(0, device=torch.device(name)).device
     except (RuntimeError, AssertionError, TypeError) as error:

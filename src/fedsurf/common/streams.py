@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsurf.common.randomness import generator, path_key
+from fedsurf.common.randomness import path_key
 
 SHARED = -2
 """The id of the stream that all agents share."""
@@ -69,10 +69,6 @@ class Streams:
     def shared(self) -> "Streams":
         """Return the stream that all agents share, a single row."""
         return Streams(self._seed, [SHARED], *self._path)
-
-    def generator(self) -> torch.Generator:
-        """Return a generator that all agents share, for draws that only a library can make."""
-        return generator(self._seed, "shared", *self._path)
 
     def bits(self, size: int) -> Tensor:
         """Draw whole numbers from 0 to 2^63 − 1, int64 `[rows, size]`."""

@@ -41,6 +41,7 @@ from fedsurf.evaluation.measures import (
     all_finite,
     consensus,
     disagreement,
+    floats_sent,
     mean_loss,
     share_of_hits,
 )
@@ -220,7 +221,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, self.agents_, self.owner_ = classes, ids, owner
         known = {} if self.network is not None else dict(enumerate(ids.tolist()))
         self.graph_ = None if network.server else nx.relabel_nodes(network.graph, known)
-        self.n_rounds_, self.floats_ = network.rounds, network.floats
+        self.n_rounds_, self.floats_ = network.rounds, floats_sent(network)
         return self
 
     def _federation(self, agents: Any, rows: int, seed: int) -> tuple[Array, Array, Network]:
@@ -367,7 +368,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             records.append(
                 {
                     "rounds": network.rounds,
-                    "floats": network.floats,
+                    "floats": floats_sent(network),
                     "loss": float(mean_loss(head, mean, pool, network)),
                     "accuracy": float(share_of_hits(head, mean, pool, network)),
                     "agent_accuracy": float(network.total(own)) / network.agents,

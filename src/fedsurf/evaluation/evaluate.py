@@ -197,7 +197,7 @@ def layer_norms(
     purpose: str,
     on_task: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """Measure gradient norms as the descending constraints of `surf` do, `[tasks, layers + 1]`."""
+    """Measure gradient norms as the descending constraints of `surf` do, on the CPU, `[tasks, layers + 1]`."""
     norms = []
     for number, task in enumerate(tasks):
         _, found = unroll(
@@ -213,4 +213,4 @@ def layer_norms(
         )
         norms.append(found)
         on_task()
-    return torch.stack(norms)
+    return torch.stack(norms).cpu()

@@ -1,4 +1,4 @@
-"""What is measured of all agents together: each agent contributes its own numbers, and the network sums.
+"""Measures of all agents together: each agent contributes its own numbers, and the network sums.
 
 Where agents live in many processes, `Network.total` and `Network.collect` answer by messages, which are not
 counted: no algorithm needs them.
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_option
+from fedsurf.common.devices import CPU
 from fedsurf.models import Model, SoftmaxHead, cross_entropy
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
@@ -31,12 +32,13 @@ def consensus(weights: Tensor, network: Network) -> Tensor:
 def pooled_accuracy(model: Model, weights: Tensor, examples: Examples, network: Network) -> Tensor:
     """Return the share of all agents' examples that each of all agents classifies correctly, `[all agents]`.
 
-    Where all agents have the same weights, as one expanded row, they are evaluated once.
+    Where all agents have the same weights, as in methods through a server, they are evaluated once.
     """
-    pool = examples.pooled()
-    if weights.stride(0) == 0 and len(weights):
-        return share_of_hits(model, weights[:1], pool, network).expand(network.agents)
-    return share_of_hits(model, network.collect(weights), pool, network)
+    pool, heads = examples.pooled(), network.collect(weights)
+    # Of all agents, so that all processes decide alike, whichever rows they have.
+    if (heads == heads[:1]).all():
+        return share_of_hits(model, heads[:1], pool, network).expand(network.agents)
+    return share_of_hits(model, heads, pool, network)
 
 
 def share_of_hits(model: Model, heads: Tensor, pool: Examples, network: Network) -> Tensor:
@@ -65,6 +67,11 @@ def disagreement(weights: Tensor, network: Network) -> Tensor:
     """Return the root mean square distance of the agents' weights from their mean, a scalar."""
     squares = (weights - consensus(weights, network)).square().sum(1, keepdim=True)
     return (network.total(squares)[0] / network.agents).sqrt()
+
+
+def floats_sent(network: Network) -> int:
+    """Return the number of floats that all processes sent so far."""
+    return int(network.total(torch.tensor([[network.floats]], device=CPU))[0])
 
 
 def all_finite(weights: Tensor, network: Network) -> bool:

@@ -13,7 +13,13 @@ from fedsurf.common.devices import device_named
 from fedsurf.common.randomness import generator as seeded
 from fedsurf.common.statistics import finite, standard_error
 from fedsurf.common.streams import Streams
-from fedsurf.evaluation.measures import all_finite, disagreement, pooled_accuracy, shares
+from fedsurf.evaluation.measures import (
+    all_finite,
+    disagreement,
+    floats_sent,
+    pooled_accuracy,
+    shares,
+)
 from fedsurf.models import Model
 from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
@@ -234,7 +240,7 @@ def run(
                 continue
         # The first record after divergence has the true counts, later ones extrapolate.
         first = not records or not math.isnan(records[-1][2])
-        counts = (network.rounds, network.floats)
+        counts = (network.rounds, floats_sent(network))
         rounds, floats = counts if first else (count * step // taken for count in counts)
         records.append((rounds, floats, *[math.nan] * 5))
     if not records:
@@ -329,7 +335,7 @@ def _record(
     pooled = pooled_accuracy(model, weights, task.test, network)
     return (
         network.rounds,
-        network.floats,
+        floats_sent(network),
         loss,
         accuracy,
         float(network.collect(share[:, None])[:, 0] @ pooled),

@@ -1,4 +1,4 @@
-"""What everybody knows of a network: all that algorithms and layers read of its graph."""
+"""The facts of a network that all agents know, and all that algorithms and layers read of its graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Facts:
-    """What everybody knows of a network, whichever rows live in the process.
+    """The facts of a network that all agents know, whichever rows live in the process.
 
     Examples
     --------

@@ -49,7 +49,7 @@ class FaultyNetwork(Network):
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         return replace(self.inner.facts, reliable=False)
 
     @property
@@ -95,15 +95,18 @@ class FaultyNetwork(Network):
         return self.inner.gather_text(text)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what the next round depends on: the inner network's, and the memory of the fault."""
-        memory = {f"{self._name}.{name}": value for name, value in self._memory().items()}
-        return self.inner.state() | memory
+        """Return what the next round depends on: the inner network's, and the fault's seed and memory."""
+        own = {"seed": torch.tensor(self._seed, device=CPU), **self._memory()}
+        return self.inner.state() | {f"{self._name}.{name}": value for name, value in own.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
         self.inner.restore(state)
         prefix = f"{self._name}."
-        self._remember({n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)})
+        own = {n[len(prefix) :]: v for n, v in state.items() if n.startswith(prefix)}
+        self._seed = int(own.pop("seed"))
+        self._begin()
+        self._remember(own)
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
@@ -220,7 +223,8 @@ class StaleNetwork(FaultyNetwork):
             kind = _kind(part, f"{place} of {len(sent)}")
             before = self._sent.get(kind)
             self._sent[kind] = part[rows]
-            received.append(part if before is None else part.index_copy(0, rows, before))
+            late = None if before is None else before.to(part.device)  # on the CPU, from a file
+            received.append(part if late is None else part.index_copy(0, rows, late))
         return received
 
     def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
@@ -234,7 +238,7 @@ class StaleNetwork(FaultyNetwork):
         if kind not in self._sent:
             self._sent[kind] = values.new_zeros(len(self._rows), *values.shape[1:])
             self._sent[known_kind] = torch.zeros(len(self._rows), dtype=torch.bool, device=CPU)
-        memory, known = self._sent[kind], self._sent[known_kind]
+        memory, known = self._sent[kind].to(values.device), self._sent[known_kind]
         on_device = late.to(values.device)
         self._sent[kind] = memory.index_copy(0, place.to(values.device), values[on_device])
         self._sent[known_kind] = known.index_fill(0, place, True)

@@ -135,7 +135,7 @@ class Network:
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         return Facts(
             agents=self.agents,
             shift=self.shift,
@@ -197,7 +197,7 @@ class Network:
         for part in parts:
             if part.dim() < 2 or len(part) != rows:
                 raise ValueError(
-                    f"values: got shape {list(part.shape)}, but it must be [nodes, …] with {rows} nodes"
+                    f"values: got shape {list(part.shape)}, but it must be [rows, …] with {rows} rows"
                 )
             if not part.is_floating_point():
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
@@ -243,7 +243,7 @@ class Network:
         return *lost.weigh(own, links, self.links[1]), used
 
     def count_round(self, floats: int, used: Tensor | None = None) -> None:
-        """Count a round with messages of so much on the links that were used, bool `[links]`, or on all."""
+        """Count a round with messages of `floats` on the links that were used, bool `[links]`, or on all."""
         self._rounds += 1
         self._count_floats(floats, used)
 
@@ -293,21 +293,21 @@ class Network:
 
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, apart from how the network was made, as named tensors."""
-        return {"rounds": torch.tensor(self._rounds, device=CPU), "link_floats": self._link_floats}
+        return {
+            "seed": torch.tensor(self._seed, device=CPU),
+            "rounds": torch.tensor(self._rounds, device=CPU),
+            "link_floats": self._link_floats,
+        }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
-        self._rounds = int(state["rounds"])
+        self._seed, self._rounds = int(state["seed"]), int(state["rounds"])
         self._link_floats = state["link_floats"].clone()
 
     def _count_floats(self, floats: int, used: Tensor | None = None) -> None:
         """Count the floats of a message on the links that were used, bool `[links]`, or on all."""
         # Copy, so that earlier references to the counts keep their values.
         self._link_floats = self._link_floats + (floats if used is None else floats * used)
-
-    def _streams(self, ids: Tensor, *path: str | int) -> Streams:
-        """Return the streams of this run and round, one for each of some agents, nodes or links."""
-        return Streams(self._seed, ids, *path)
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)

@@ -90,7 +90,7 @@ class StarNetwork(Network):
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         every = self.reporting == self.agents
         return replace(super().facts, reporting=self.reporting, reliable=every)
 

@@ -61,7 +61,7 @@ class TimeVaryingNetwork(Network):
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network; degrees are means over the graphs."""
+        """The facts of the network that all agents know; degrees are means over the graphs."""
         degrees = torch.stack([network.facts.degrees for network in self._networks])
         once = len(self._networks) == 1
         return replace(super().facts, degrees=degrees.float().mean(0), reliable=once)

@@ -243,3 +243,14 @@ def test_without_a_server_a_part_calls_nobody():
                 use()
 
     run_parts(Network(nx.path_graph(2)), torch.tensor([0, 0]), work)
+
+
+@every_network
+def test_parts_mix_on_the_device_of_their_rows(make):
+    network = make()
+    parts = run_parts(
+        network,
+        torch.arange(network.nodes) // 3,
+        lambda part: part.mix(torch.ones(len(part.ids), 2, device="meta")),
+    )
+    assert all(part.is_meta for part in parts)

@@ -14,7 +14,7 @@ from fedsurf.network.network import Network
 
 Result = TypeVar("Result")
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a process that waits for a message gives up."""
 
 

@@ -49,7 +49,7 @@ class ProcessNetwork(Network):
 
     @cached_property
     def facts(self) -> Facts:
-        """What everybody knows of the network."""
+        """The facts of the network that all agents know."""
         facts = self.whole.facts
         return replace(facts, degrees=facts.degrees[self._nodes])
 
@@ -87,16 +87,16 @@ class ProcessNetwork(Network):
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Exchange the messages of one round, and return the rows of S·part that live here."""
-        own, links, used = self.whole.round_weights(values[0], lost)
+        like = torch.empty(0, dtype=values[0].dtype, device=CPU)  # who sends is decided on the host
+        own, links, used = self.whole.round_weights(like, lost)
         # Own values have the diagonal's weight; rows of this process reach each other as sent, too.
         rows = torch.cat([part.flatten(1) for part in sent], 1)
-        needed = links != 0 if used is None else (links != 0) & used.to(links.device)
+        needed = links != 0 if used is None else (links != 0) & used
         received, missing = self._swap(rows, needed)
         own, links = missing.weigh(own, links, self.links[1])
         self.whole.count_round(floats, used)
-        weights = self._incoming(links, needed)
-        mixed = weights @ received
-        own = own[self._nodes]
+        mixed = self._incoming(links, needed).to(rows.device) @ received
+        own = own[self._nodes].to(rows.device)
         parts = torch.split(mixed, [part.shape[1:].numel() for part in values], 1)
         return [
             torch.addcmul(part, own[:, None], value.flatten(1)).reshape(value.shape)

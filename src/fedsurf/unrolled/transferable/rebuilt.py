@@ -1,4 +1,4 @@
-"""What a run needs of the examples in addition to its state: rebuilt from both, and remembered.
+"""Products of a state and the examples that a run needs again and again: rebuilt, and remembered.
 
 A state holds tensors and numbers only, so that it can be saved and sent. Examples from each agent's centre and
 their products with the curvature's axes follow from the state and the task. They are computed again where

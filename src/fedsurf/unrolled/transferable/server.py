@@ -24,7 +24,13 @@ from fedsurf.tasks.groups import join_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
 from fedsurf.unrolled.transferable.graph import MASS_POWER, bounded
-from fedsurf.unrolled.transferable.local import by_group, own_spreads, pooled_spreads, recentred
+from fedsurf.unrolled.transferable.local import (
+    by_group,
+    own_spreads,
+    pooled_spreads,
+    recentred,
+    without_squared_means,
+)
 from fedsurf.unrolled.transferable.newton import problems_of
 from fedsurf.unrolled.transferable.rebuilt import View, parts_of
 from fedsurf.unrolled.transferable.summaries import (
@@ -233,9 +239,7 @@ def _own_units(
     if not algorithm.standardising or state.rounds >= algorithm.shared_rounds:
         return view.sketch.new_empty(len(view.sketch), 0)
     groups, parts = parts_of(task.train, called.here)
-    spreads = join_groups([own_spreads(part) for part in parts], groups)
-    # The server can square their means itself.
-    return spreads[:, : 1 + 2 * (spreads.shape[1] // 3)]
+    return without_squared_means(join_groups([own_spreads(part) for part in parts], groups))
 
 
 def server_update(
