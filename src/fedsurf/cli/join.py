@@ -61,8 +61,10 @@ def join(
     for name, accuracy in rows.items():
         table.add_row(name, "-" if accuracy is None else percent(accuracy))
     out.print(table)
-    for round_, name, why in result.missing[:20]:
-        note(f"round {round_}: nothing from {name} ({why})")
+    for name in dict.fromkeys(name for _, name, _ in result.missing):
+        found = [(number, why) for number, other, why in result.missing if other == name]
+        (first, why), last = found[0], found[-1][0]
+        note(f"{name}: {len(found)} messages missing, rounds {first} to {last} (first: {why})")
     for name, reasons in result.refused.items():
         note(f"messages under the name {name} were refused: {reasons}")
     say(f"{numbers['rounds']} rounds; the classifier is in {folder}")

@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 def join(federation: str | Path | Federation, *names: str) -> ZenohNetwork:
     """Return the network of the agents with these names, on which any algorithm for a graph or a server runs.
 
-    It is a context manager: entering it connects to the neighbours and waits for them. Agents with one
-    address live in one process; name all of them. Others join in their own processes, with the same file.
+    It is a context manager: entering it connects to the neighbours and waits for them. Others join in
+    their own processes, with the same file.
+
+    Parameters
+    ----------
+    federation : str, Path or Federation
+        The federation, or its file.
+    *names : str
+        The agents that live here: one, or all that have one address.
 
     Examples
     --------
@@ -145,16 +152,21 @@ def join_table(
 ) -> JoinResult:
     """Train a classifier with the others of a federation on the rows of one site, as `fedsurf join` does.
 
-    The site's table stays here. Features and classes are compared before training: if they differ, nobody
-    starts.
+    The site's table stays here. Features and classes are compared before training: if features differ,
+    nobody starts. The federation has a graph, not a server.
     """
     read = read_federation(federation)
     learned, training = read.data, read.training
+    if read.server is not None:
+        raise ValueError(
+            f"federation: got {federation}, which has a server, but sites join over a graph only"
+        )
+    drop = _other_columns(Path(data), learned)
     with join(read, name) as network:
         result = fit_table(
             data,
             label=learned.label,
-            drop=_other_columns(Path(data), learned),
+            drop=drop,
             test_share=test_share,
             progress=progress,
             network=network,

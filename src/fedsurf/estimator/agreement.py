@@ -1,4 +1,4 @@
-"""What the processes of a federation agree on before they train: features and classes, never rows."""
+"""Agreement of a federation's processes on features and classes before they train; no row is sent."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from fedsurf.network import Network
 Array = NDArray[Any]
 
 MAX_TEXT_BYTES = 2**20
-"""Size of the longest text that another process may say of its features and classes."""
+"""Size of the longest description of another process's features and classes."""
 
 
 def agreed_classes(
@@ -25,19 +25,19 @@ def agreed_classes(
     features' names, if they have any. Every process sends these, and no row.
     """
     number = own.dtype.kind in "biuf"
-    said = {
+    described = {
         "features": features,
         "names": None if names is None else list(names),
         "numbers": number,
         "classes": own.tolist(),
     }
     classes = set(own.tolist())
-    for process, text in enumerate(network.gather_text(json.dumps(said))):
+    for process, text in enumerate(network.gather_text(json.dumps(described))):
         other = _read(process, text)
         for what in ("features", "names"):
-            if other[what] != said[what]:
+            if other[what] != described[what]:
                 raise ValueError(
-                    f"X: got {_shown(said[what])} as its {what}, but process {process} of the federation "
+                    f"X: got {_shown(described[what])} as its {what}, but process {process} of the federation "
                     f"has {_shown(other[what])}; all must have the same ones, in the same order"
                 )
         if other["numbers"] != number:
@@ -58,15 +58,18 @@ def _shown(value: int | Sequence[str] | None) -> str:
 
 
 def _read(process: int, text: str) -> dict[str, Any]:
-    """Parse what another process says; it is not trusted to have the right form."""
+    """Parse the description of another process, which is not trusted to have the right form."""
     try:
-        said = json.loads(text[:MAX_TEXT_BYTES])
-        labels = (str,) if not said["numbers"] else (int, float)
+        described = json.loads(text[:MAX_TEXT_BYTES])
+        labels = (str,) if not described["numbers"] else (int, float)
         fits = (
-            isinstance(said["features"], int)
-            and (said["names"] is None or all(isinstance(name, str) for name in said["names"]))
-            and isinstance(said["numbers"], bool)
-            and all(isinstance(label, labels) for label in said["classes"])
+            isinstance(described["features"], int)
+            and (
+                described["names"] is None
+                or all(isinstance(name, str) for name in described["names"])
+            )
+            and isinstance(described["numbers"], bool)
+            and all(isinstance(label, labels) for label in described["classes"])
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
@@ -76,5 +79,5 @@ def _read(process: int, text: str) -> dict[str, Any]:
         raise ValueError(
             f"network: got something else than features and classes from process {process}"
         )
-    known: dict[str, Any] = said
+    known: dict[str, Any] = described
     return known

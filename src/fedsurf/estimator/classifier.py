@@ -43,6 +43,7 @@ from fedsurf.evaluation.measures import (
     disagreement,
     floats_sent,
     mean_loss,
+    mean_over_agents,
     share_of_hits,
 )
 from fedsurf.models import SoftmaxHead
@@ -371,7 +372,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                     "floats": floats_sent(network),
                     "loss": float(mean_loss(head, mean, pool, network)),
                     "accuracy": float(share_of_hits(head, mean, pool, network)),
-                    "agent_accuracy": float(network.total(own)) / network.agents,
+                    "agent_accuracy": float(mean_over_agents(own[:, None], network)),
                     "disagreement": float(disagreement(weights, network)),
                 }
             )

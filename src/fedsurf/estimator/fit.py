@@ -114,8 +114,10 @@ def fit_table(
     with warnings.catch_warnings():  # the notes say the same
         warnings.filterwarnings("ignore", "rounds: got", UserWarning)
         warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
+        warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
         with progress("training", layer_count(model.rounds)) as advance:
-            model.fit(table.x, table.y, table.agents, on_layer=advance)
+            x = table.x if alone else pd.DataFrame(table.x, columns=table.features)
+            model.fit(x, table.y, table.agents, on_layer=advance)
         staged = model.staged_predict(table.test_x) if len(table.test_y) else ()
         tests = [float(np.mean(labels == table.test_y)) for labels in staged]
         accuracies = _test_accuracies(model, table, progress, centralised=alone)

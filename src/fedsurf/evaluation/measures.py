@@ -26,7 +26,13 @@ def shares(task: Task, network: Network, weighting: AgentWeighting = "uniform") 
 
 def consensus(weights: Tensor, network: Network) -> Tensor:
     """Return the mean of all agents' `weights[agents, parameters]`, `[1, parameters]`."""
-    return network.total(weights)[None] / network.agents
+    return mean_over_agents(weights, network)[None]
+
+
+def mean_over_agents(values: Tensor, network: Network) -> Tensor:
+    """Return the mean of `values[agents, numbers]` over all agents that answer, `[numbers]`."""
+    total = network.total(torch.cat([values, torch.ones_like(values[:, :1])], 1))
+    return total[:-1] / total[-1]
 
 
 def pooled_accuracy(model: Model, weights: Tensor, examples: Examples, network: Network) -> Tensor:
@@ -66,7 +72,7 @@ def _mean_over_examples(values: Tensor, network: Network) -> Tensor:
 def disagreement(weights: Tensor, network: Network) -> Tensor:
     """Return the root mean square distance of the agents' weights from their mean, a scalar."""
     squares = (weights - consensus(weights, network)).square().sum(1, keepdim=True)
-    return (network.total(squares)[0] / network.agents).sqrt()
+    return mean_over_agents(squares, network)[0].sqrt()
 
 
 def floats_sent(network: Network) -> int:
