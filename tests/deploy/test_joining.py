@@ -111,6 +111,7 @@ def test_sites_get_the_classifier_of_the_simulator(federation, tables):
         assert min(messages["bytes_sent"].values()) > 10_000
 
 
+@pytest.mark.slow  # it waits until the start is over
 def test_a_site_that_never_comes_is_named_and_nobody_starts(federation):
     text = federation.read_text().replace(f"start = {PATIENCE}", "start = 12")
     federation.write_text(text)
