@@ -785,3 +785,12 @@ def test_sites_that_only_exchange_messages_get_the_heads_of_the_simulator(star, 
         np.testing.assert_allclose(
             found.trajectory_["accuracy"], model.trajectory_["accuracy"], atol=1e-12
         )
+
+
+@pytest.mark.parametrize("argument", ["X", "y", "agents"])
+def test_masked_values_are_refused(argument):
+    x, y = load_iris(return_X_y=True)
+    given = {"X": x, "y": y, "agents": np.arange(150) % 5}
+    given[argument] = np.ma.masked_equal(given[argument], given[argument].flat[0])
+    with pytest.raises(ValueError, match=f"^{argument}: got .* masked values"):
+        FederatedClassifier().fit(**given)

@@ -37,7 +37,8 @@ DEFAULT_REWIRED = 0.1
 
 
 def check_features(x: Any) -> None:
-    """Raise if features are dates, of which NumPy would make numbers."""
+    """Raise if features are masked, or dates, of which NumPy would make numbers."""
+    check_not_masked("X", x)
     types = x.dtypes if isinstance(x, pd.DataFrame) else [np.asarray(x).dtype]
     dated = [str(kind) for kind in types if kind.kind in "mM"]
     if dated:
@@ -45,13 +46,21 @@ def check_features(x: Any) -> None:
 
 
 def check_labels(y: Any) -> None:
-    """Raise if labels are missing."""
+    """Raise if labels are masked or missing."""
+    check_not_masked("y", y)
     given = np.asarray(y, dtype=object)  # NumPy makes text of a NaN among text
     missing = np.flatnonzero(pd.isna(given))
     if given.ndim == 1 and missing.size:
         raise ValueError(
             f"y: got no label for row {missing[0]} ({missing.size} in all), but each row needs one"
         )
+
+
+def check_not_masked(argument: str, values: Any) -> None:
+    """Raise if values of an array are masked: NumPy would use the numbers below the mask."""
+    masked = values.mask.sum() if isinstance(values, np.ma.MaskedArray) else 0
+    if masked:
+        raise ValueError(f"{argument}: got {masked} masked values, but no value may be missing")
 
 
 def check_label_types(y: Array) -> None:
@@ -142,6 +151,7 @@ def deal(rows: int, agents: int, generator: torch.Generator) -> Array:
 
 def owners(agents: Any, rows: int) -> tuple[Array, Array]:
     """Return the sorted ids of the agents, and the place of each row's agent among them, `[rows]`."""
+    check_not_masked("agents", agents)
     ids = np.asarray(agents)
     if ids.ndim != 1 or len(ids) != rows:
         raise ValueError(

@@ -115,7 +115,7 @@ class Peer:
     def follow(self, slot: Slot, server: int, shape: tuple[int, int], seconds: float) -> Message:
         """Wait for a server's download of this round, or of a later one that calls this process.
 
-        As long as the server is alive, at most so many seconds after.
+        It waits as long as the server is alive, and at most `seconds` longer.
         """
         arrivals, seen = self.arrivals, time.monotonic()
         found: list[Message] = []

@@ -253,7 +253,7 @@ class PeerNetwork(ProcessNetwork):
         ]
 
     def _answers(self, own: Tensor, rows: Mapping[int, int]) -> dict[int, Tensor]:
-        """Return what all processes have, by process, each so many rows; without those that are missing.
+        """Return the answers of all processes that answer, by process; `rows` are their numbers of rows.
 
         What is not finite is left out in every process alike, since the others would refuse it.
         """
