@@ -8,9 +8,13 @@ import io
 import ipaddress
 import json
 import multiprocessing
+import os
 import socket
 import time
 from contextlib import ExitStack, contextmanager
+from multiprocessing import forkserver
+from pathlib import Path
+from unittest import mock
 
 import networkx as nx
 import torch
@@ -26,11 +30,9 @@ import fedsurf
 from fedsurf.common.streams import Streams
 from fedsurf.evaluation.run import run
 from fedsurf.network import Network, StarNetwork
-from fedsurf.network.engines.messages import federation_digest
 from fedsurf.network.engines.zenoh import ZenohNetwork
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["peers"])
 PEERS = 8
 ROUNDS = 6
 torch.set_num_threads(1)
@@ -215,7 +217,7 @@ def intruder(addresses, targets, keys=None, name=None):
         yield session
 
 
-ROOT = f"fedsurf/clinics/{federation_digest('clinics', '1').hex()}"
+ROOT = "fedsurf/clinics"
 
 
 @contextmanager
@@ -235,8 +237,17 @@ def started(work, number, addresses, keys, *more, **options):
         yield pipe
 
 
+def start_server():
+    """Start the server that processes are forked from; its path is that of its environment only."""
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    CONTEXT.set_forkserver_preload(["peers"])
+    with mock.patch.dict(os.environ, PYTHONPATH=here):
+        forkserver.ensure_running()
+
+
 @contextmanager
 def _process(work, number, addresses, keys, *more, **options):
+    start_server()
     mine, its = CONTEXT.Pipe()
     arguments = (work, number, its, (addresses, keys, options, more))
     process = CONTEXT.Process(target=body, args=arguments, daemon=True)

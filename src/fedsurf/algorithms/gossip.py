@@ -60,7 +60,9 @@ class ServerAveragingState(ServerState):
     statistics: Tensor
     """Each agent's own statistic, `[agents, size]`."""
     heard: Tensor
-    """The agents whose statistic the server has, bool `[all agents]`; calls are known to everybody."""
+    """The agents that were called to send their statistic, bool `[all agents]`; known to everybody."""
+    received: int = 0
+    """The number of statistics that the server has."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +182,16 @@ def through_server(
     uploaded = network.upload(reply, fresh, among=~state.heard)
     heard = state.heard.index_fill(0, fresh.agents, True)
     weights, estimate = state.weights, state.estimate
-    if len(fresh) and network.servers:
-        known = int(state.heard.sum())
-        total = known * estimate + uploaded.sum(0)
-        estimate = total / (known + len(fresh))
+    received = state.received + len(uploaded)
+    if len(uploaded):  # the server's; none if all called agents are gone
+        estimate = (state.received * estimate + uploaded.sum(0)) / received
         weights = solve(estimate, weights)
-    network.download(weights, called)
-    return replace(state, weights=weights, steps=state.steps + 1, estimate=estimate, heard=heard)
+    network.download(weights, network.attend(called))
+    return replace(
+        state,
+        weights=weights,
+        steps=state.steps + 1,
+        estimate=estimate,
+        heard=heard,
+        received=received,
+    )

@@ -5,8 +5,10 @@ network's draws, and what it remembers between rounds (its counts, whom a server
 messages of stale agents), go into the same file.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -16,12 +18,21 @@ from fedsurf.common.files import FileError, read_all_tensors, read_metadata
 from fedsurf.common.writing import write_tensors
 from fedsurf.network import Network
 
-NETWORK_PREFIX = "network."
-"""Begins the names of the tensors that a network remembers."""
+NETWORK_PREFIX, EXTRA_PREFIX = "network.", "extra."
+"""Begin the names of the tensors that a network remembers, and of those that a caller adds."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def save_state(path: Path, state: State, network: Network) -> None:
+def save_state(
+    path: Path,
+    state: State,
+    network: Network,
+    extra: Mapping[str, Tensor] = _NOTHING,
+    notes: Mapping[str, Any] = _NOTHING,
+) -> None:
     """Write a state, and what the network remembers, as safetensors.
+
+    `extra` tensors and `notes`, plain data, are the caller's own, for `load_extra`.
 
     Examples
     --------
@@ -41,9 +52,10 @@ def save_state(path: Path, state: State, network: Network) -> None:
     """
     tensors, numbers = _divided(state)
     memory = {NETWORK_PREFIX + name: value for name, value in network.state().items()}
-    metadata = {"kind": type(state).__name__, "numbers": numbers}
+    metadata = {"kind": type(state).__name__, "numbers": numbers, "notes": dict(notes)}
+    added = {EXTRA_PREFIX + name: value for name, value in extra.items()}
     # Copies: a state may hold one tensor under two names, as before the first step, and a file may not.
-    copies = {name: value.clone() for name, value in (tensors | memory).items()}
+    copies = {name: value.clone() for name, value in (tensors | memory | added).items()}
     write_tensors(path, copies, metadata)
 
 
@@ -59,16 +71,25 @@ def load_state(path: Path, like: OwnState, network: Network) -> OwnState:
     }:
         raise FileError(f"{path}: damaged, the numbers of a {kind} are {', '.join(numbers)}")
     found = read_all_tensors(path)
-    memory = {
-        name.removeprefix(NETWORK_PREFIX): found.pop(name)
-        for name in list(found)
-        if name.startswith(NETWORK_PREFIX)
-    }
+    memory = _popped(found, NETWORK_PREFIX)
+    _popped(found, EXTRA_PREFIX)
     _check_like(path, found, wanted)
     _check_like(path, {n: memory[n] for n in network.state() if n in memory}, network.state())
     network.restore(memory)
     moved: dict[str, Any] = {name: one.to(wanted[name].device) for name, one in found.items()}
     return replace(like, **moved, **stored)
+
+
+def load_extra(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the caller's own tensors and notes from a file of `save_state`."""
+    notes = read_metadata(path).get("notes")
+    return _popped(read_all_tensors(path), EXTRA_PREFIX), notes if isinstance(notes, dict) else {}
+
+
+def _popped(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Remove the tensors whose names begin like that, and return them by the rest of their names."""
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 
 
 def _divided(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:

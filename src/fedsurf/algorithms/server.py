@@ -134,7 +134,7 @@ class ServerMethod(ClassicalMethod):
     def step(self, state: State, task: Task, network: Network, streams: Streams) -> State:
         """Take a round: message, work and replies of the called agents, update."""
         state = own_state(state, self.state_kind)
-        called = network.call()
+        called = network.attend(network.call())
         here = called.here.to(task.train.x.device)
         work = Work(task.train.of(called.here), network.agent_rows(streams)[called.here])
         received = network.download(self.server_message(state), called)
@@ -145,7 +145,7 @@ class ServerMethod(ClassicalMethod):
             sent = torch.cat([sent, work.examples.counts[:, None].to(sent)], 1)
         uploaded = network.upload(sent, called)
         state = state.with_agents(here, own)
-        if network.servers:
+        if len(uploaded):  # the server's; none if all called agents are gone
             values = uploaded[:, : shape.numel()].reshape(-1, *shape)
             parts = uploaded[:, -1]
             if self.weighting == "uniform":

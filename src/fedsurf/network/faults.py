@@ -118,6 +118,10 @@ class FaultyNetwork(Network):
         """Begin a round of the server with the agents whose messages arrive."""
         return self.inner.call(self._lose(lost))
 
+    def attend(self, called: Called) -> Called:
+        """Wait for the server's message; see `Network.attend`."""
+        return self.inner.attend(called)
+
     def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[servers, …]` to called agents: `[called, …]`."""
         return self.inner.download(value, called, among)

@@ -251,6 +251,13 @@ class Network:
         """Begin a round of a server; see `StarNetwork`."""
         raise self._no_server()
 
+    def attend(self, called: Called) -> Called:
+        """Wait for the server's message of this round; return the called agents that it still waits for.
+
+        On real machines it may have gone on without those that live here.
+        """
+        return called
+
     def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Send the server's `value[servers, …]` to called agents; see `StarNetwork`."""
         raise self._no_server()

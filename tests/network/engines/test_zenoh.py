@@ -236,7 +236,9 @@ def test_who_is_not_invited_neither_hears_nor_says_anything(keys, tmp_path):
                     session.declare_subscriber(key, heard.append, allowed_origin=REMOTE)
                     for key in ("**", f"{ROOT}/to/{NAMES[2]}/*")
                 ]
-                session.liveliness().declare_token(f"{ROOT}/alive/{NAMES[1]}").undeclare()
+                session.liveliness().declare_token(
+                    f"{ROOT}/alive/{NAMES[1]}/{DIGEST.hex()}"
+                ).undeclare()
                 for number in range(40):
                     message = Message(Kind.ROWS, 1, Slot(0, number), forged).encoded(DIGEST)
                     session.put(f"{ROOT}/to/{NAMES[2]}/{NAMES[1]}", message)

@@ -30,7 +30,7 @@ GRACE = 0.1
 class Arrivals:
     """Messages of the neighbours, and who is alive; the engine's threads write, the network reads.
 
-    Every method but `receive`, `appeared` and `vanished` is called with `changed` held.
+    Every method but `receive`, `appeared`, `vanished` and `differs` is called with `changed` held.
 
     Parameters
     ----------
@@ -57,6 +57,8 @@ class Arrivals:
         self.changed = threading.Condition()
         self.names, self.neighbours = list(names), sorted(neighbours)
         self.alive: set[int] = set()
+        self.others: set[int] = set()
+        """Neighbours that have another federation."""
         self.heard: dict[int, Slot] = {}
         self.refused: dict[str, Counter[str]] = {}
         self.bytes_received = dict.fromkeys((self.names[one] for one in self.neighbours), 0)
@@ -102,6 +104,12 @@ class Arrivals:
             self._vanished[sender] = time.monotonic()
             self.changed.notify_all()
 
+    def differs(self, sender: int, *, there: bool) -> None:
+        """Note that a neighbour with another federation is there, or has left."""
+        with self.changed:
+            (self.others.add if there else self.others.discard)(sender)
+            self.changed.notify_all()
+
     def gone(self, sender: int) -> bool:
         """Whether a neighbour is dead, and nothing of it is on its way any more."""
         return (
@@ -136,17 +144,11 @@ class Arrivals:
             self.refuse(self.names[sender], "another shape")
         return None
 
-    def next_download(self, server: int, slot: Slot, shape: tuple[int, int]) -> Message | None:
-        """Return a server's first message of this round or of a later one, if it is there."""
-        fitting = [
-            message
-            for message in self._stored[server]
-            if message.kind == Kind.DOWNLOAD
-            and message.slot.part == slot.part
-            and message.slot >= slot
-            and message.values.shape == shape
-        ]
-        return min(fitting, key=lambda message: message.slot, default=None)
+    def downloaded(self, server: int) -> bool:
+        """Whether a message of the server for this round is there."""
+        return any(
+            m.kind == Kind.DOWNLOAD and self._distance(m.slot) == 0 for m in self._stored[server]
+        )
 
     def last(self, sender: int, shape: tuple[int, int]) -> NDArray[np.floating] | None:
         """Return a neighbour's last row of this shape, if any."""
@@ -174,23 +176,28 @@ class Arrivals:
         heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)
         return heard[len(heard) // 2] if heard else None
 
-    def left_behind(self) -> bool:
-        """Whether most living neighbours went on without this process: they are two rounds ahead."""
+    def left_behind(self, by: int = 2) -> bool:
+        """Whether most living neighbours went on without this process: they are rounds ahead."""
         most = self.majority()
-        return most is not None and self._distance(most) >= 2
+        return most is not None and self._distance(most) >= by
 
-    def went_on(self, sender: int, shape: tuple[int, int]) -> bool:
-        """Whether no row of this round will come from a neighbour, whose messages arrive in order.
+    def passed(self, sender: int) -> bool:
+        """Whether a neighbour, whose messages arrive in order, is in a later round."""
+        return self._distance(self.heard.get(sender, self.now)) > 0
 
-        A later row of the same shape is there, or it and most others are further ahead.
+    def went_on(self, sender: int, shape: tuple[int, int] | None = None) -> bool:
+        """Whether no message of this round will come from a neighbour, whose messages arrive in order.
+
+        Of rows, `shape` is theirs: a later row of the same shape is there, or it and most others are
+        further ahead.
         """
+        if shape is None:
+            return self.passed(sender)
         later = any(
             m.kind == Kind.ROWS and self._distance(m.slot) > 0 and m.values.shape == shape
             for m in self._stored[sender]
         )
-        return later or (
-            self._distance(self.heard.get(sender, self.now)) > 0 and self.left_behind()
-        )
+        return later or (self.passed(sender) and self.left_behind())
 
     def _take_in(self, sender: str, raw: bytes | None) -> Message | None:
         number = self.names.index(sender) if sender in self.names else -1
@@ -233,6 +240,9 @@ class Arrivals:
 
     def _keep(self, message: Message) -> None:
         sender, when = message.sender, Slot(message.slot.run, message.slot.round)
+        if message.kind == Kind.HELLO:  # of a process that may have gone back
+            self.heard[sender] = when
+            return
         self.heard[sender] = max(when, self.heard.get(sender, when))
         if self._distance(message.slot) > self.ahead:
             # The last ones are used if this process skips rounds.

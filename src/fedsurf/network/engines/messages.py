@@ -30,6 +30,8 @@ class Kind(IntEnum):
     """Called agents' replies."""
     ANSWER = 3
     """Values for an evaluation, which neighbours hand on."""
+    HELLO = 4
+    """The round of a process, for a neighbour that appears."""
 
 
 class RefusedError(ValueError):

@@ -46,6 +46,8 @@ class Peer:
     ) -> None:
         self.number, self.arrivals = number, arrivals
         self.bytes_sent = {arrivals.names[one]: 0 for one in arrivals.neighbours}
+        self.waits = dict.fromkeys(arrivals.neighbours, 0.0)
+        """Seconds for which the last message of each neighbour was waited for."""
         self._linked, self._digest, self._root = linked, digest, root
         self._recent: dict[int, tuple[bytes, ...]] = dict.fromkeys(arrivals.neighbours, ())
         self._session: zenoh.Session | None = None
@@ -58,8 +60,8 @@ class Peer:
         tokens = session.liveliness()
         self._declared = (  # a token that nobody holds is withdrawn
             session.declare_subscriber(f"{self._root}/to/{here}/*", self._on_message),
-            tokens.declare_subscriber(f"{self._root}/alive/*", self._on_token, history=True),
-            tokens.declare_token(f"{self._root}/alive/{here}"),
+            tokens.declare_subscriber(f"{self._root}/alive/*/*", self._on_token, history=True),
+            tokens.declare_token(f"{self._root}/alive/{here}/{self._digest.hex()}"),
         )
 
     def close(self) -> None:
@@ -91,7 +93,7 @@ class Peer:
         self, kind: Kind, slot: Slot, shapes: Mapping[int, tuple[int, int]], seconds: float
     ) -> tuple[dict[int, Values], dict[int, str]]:
         """Wait for a message of each of some neighbours; return the values, and why others are missing."""
-        arrivals = self.arrivals
+        arrivals, begun = self.arrivals, time.monotonic()
         found: dict[int, Values] = {}
         missing: dict[int, str] = {}
 
@@ -103,39 +105,42 @@ class Peer:
                     found[one] = values
                 elif arrivals.gone(one):
                     missing[one] = "gone"
-                elif kind == Kind.ROWS and arrivals.went_on(one, shapes[one]):
+                elif arrivals.went_on(one, shapes[one] if kind == Kind.ROWS else None):
                     missing[one] = "went on"
                 else:
                     missing[one] = "late"
+                self.waits[one] = time.monotonic() - begun
             return "late" not in missing.values()
 
         self.wait(done, seconds)
         return found, missing
 
-    def follow(self, slot: Slot, server: int, shape: tuple[int, int], seconds: float) -> Message:
-        """Wait for a server's download of this round, or of a later one that calls this process.
+    def follow(self, server: int, seconds: float) -> bool:
+        """Wait for a server's message of this round; return whether it came, or it went on without.
 
         It waits as long as the server is alive, and at most `seconds` longer.
         """
         arrivals, seen = self.arrivals, time.monotonic()
-        found: list[Message] = []
 
         def done() -> bool:
             nonlocal seen
             if not arrivals.gone(server):
                 seen = time.monotonic()
-            message = arrivals.next_download(server, slot, shape)
-            if message is not None:
-                found.append(message)
-            return bool(found) or time.monotonic() > seen + seconds
+            return (
+                arrivals.downloaded(server)
+                or arrivals.passed(server)
+                or time.monotonic() > seen + seconds
+            )
 
         while not self.wait(done, seconds):
             pass
-        if not found:
-            raise ConnectionError(
-                f"{arrivals.names[server]}: the server is gone since {seconds:g} seconds, in round {slot.round}"
-            )
-        return found[0]
+        with arrivals.changed:
+            if arrivals.downloaded(server) or arrivals.passed(server):
+                return arrivals.downloaded(server)
+        raise ConnectionError(
+            f"{arrivals.names[server]}: the server is gone since {seconds:g} seconds, in round "
+            f"{arrivals.now.round}"
+        )
 
     def ask(self, slot: Slot, values: Values, seconds: float) -> dict[int, Message]:
         """Tell all processes these values, and return what they told, by process; own values included.
@@ -157,7 +162,8 @@ class Peer:
 
         def settled() -> bool:
             awaited = {q for a in answers.values() for q in self._linked[a.sender] - a.gone}
-            return awaited <= answers.keys() or arrivals.left_behind()
+            # Who went on has all answers that it waited for, and has handed them on before.
+            return awaited <= answers.keys() or arrivals.left_behind(1)
 
         end = time.monotonic() + seconds
         while self.wait(changed, max(end - time.monotonic(), 0)):
@@ -199,17 +205,25 @@ class Peer:
                     self._put(one, raw)
 
     def _on_token(self, sample: zenoh.Sample) -> None:
-        name = str(sample.key_expr).rsplit("/", 1)[1]
+        _, name, digest = str(sample.key_expr).rsplit("/", 2)
         if name not in self.bytes_sent:
             return
         number = self.arrivals.names.index(name)
-        if sample.kind == zenoh.SampleKind.DELETE:
+        there = sample.kind != zenoh.SampleKind.DELETE
+        if digest != self._digest.hex():
+            self.arrivals.differs(number, there=there)
+        elif there:
+            self.arrivals.appeared(number)
+            self._greet(number)
+        else:
             self.arrivals.vanished(number)
-            return
-        self.arrivals.appeared(number)
+
+    def _greet(self, number: int) -> None:
+        """Tell a neighbour that appears, perhaps again, which round this is, and what it may have missed."""
         with self._sending:
             with self.arrivals.changed:
-                known = self.arrivals.answers_except(number)
-            heard = [message.encoded(self._digest) for message in known]
-            for raw in (*self._recent[number], *heard) if self._session else ():
+                now, known = self.arrivals.now, self.arrivals.answers_except(number)
+            hello = Message(Kind.HELLO, self.number, now, np.empty((0, 0), np.float32))
+            heard = [message.encoded(self._digest) for message in (hello, *known)]
+            for raw in (heard[0], *self._recent[number], *heard[1:]) if self._session else ():
                 self._put(number, raw)

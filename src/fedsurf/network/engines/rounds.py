@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +23,25 @@ from fedsurf.network.operators import NOTHING_LOST, LostMessages
 Late = Literal["renormalised", "stale"]
 MAX_TEXT_BYTES = 2**16
 """Size of the longest text that a process may send to the others before training."""
+GREETING = 5.0
+"""Seconds for which a process that was restarted waits to hear which round its neighbours are in."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What a process knows of a neighbour."""
+
+    name: str
+    alive: bool
+    differs: bool
+    """Whether it has another federation."""
+    round: int
+    """The round of its latest message."""
+    wait: float
+    """Seconds for which its last message was waited for, or has been so far."""
+    sent: int
+    received: int
+    """Bytes of messages to it and from it."""
 
 
 class PeerNetwork(ProcessNetwork):
@@ -81,16 +101,40 @@ class PeerNetwork(ProcessNetwork):
         """The names of the neighbours that are alive."""
         return [self.names[one] for one in sorted(self._arrivals.alive)]
 
-    def rejoin(self) -> int:
-        """Go to the round that the neighbours are in, and return it; for a process that was restarted."""
+    @property
+    def neighbours(self) -> list[Neighbour]:
+        """What is known of the neighbours, for people who watch."""
         arrivals = self._arrivals
-        self._peer.wait(lambda: arrivals.heard.keys() >= arrivals.alive, self.patience)
+        with arrivals.changed:
+            return [
+                Neighbour(
+                    name=(name := self.names[one]),
+                    alive=one in arrivals.alive,
+                    differs=one in arrivals.others,
+                    round=arrivals.heard.get(one, Slot(0, 0)).round,
+                    wait=self._peer.waits[one],
+                    sent=self.bytes_sent[name],
+                    received=self.bytes_received[name],
+                )
+                for one in arrivals.neighbours
+            ]
+
+    def rejoin(self, seconds: float = GREETING) -> int:
+        """Go to the round that the neighbours are in, and return it; for a process that was restarted.
+
+        Through a server, an agent goes on in its own round: it takes those that it missed without messages.
+        """
+        arrivals = self._arrivals
+        self._peer.wait(lambda: arrivals.heard.keys() >= arrivals.alive, seconds)
         self._peer.wait(lambda: False, GRACE)  # each sends its last two messages
         with arrivals.changed:
             most = arrivals.majority()
         if most is not None and most > arrivals.now:
             self._run, self._used = most.run, True
-            self._skip_to(most.round)
+            if self.server:
+                self._advance()
+            else:
+                self._skip_to(most.round)
         return self.rounds
 
     def reset(self, generator: torch.Generator | None = None) -> None:
@@ -100,16 +144,21 @@ class PeerNetwork(ProcessNetwork):
         self._run, self._used = self._run + self._used, False
         self._advance()
 
+    def state(self) -> dict[str, Tensor]:
+        """Return what the next round depends on, as named tensors."""
+        return super().state() | {"run": torch.tensor(self._run, device=CPU)}
+
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
         super().restore(state)
+        self._run, self._used = int(state.get("run", self._run)), True
         self._advance()
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Exchange the messages of one round, and return the rows of S·part that live here."""
-        self._catch_up()
+        self.catch_up()
         self._used = True
         mixed = super().exchange(values, sent, lost, floats)
         self._advance()
@@ -159,6 +208,14 @@ class PeerNetwork(ProcessNetwork):
         self._advance()
         return called
 
+    def attend(self, called: Called) -> Called:
+        """Wait for the server's message of this round; if it went on without them, no agent here is called."""
+        server = int(self._owners[0])
+        if self.servers or not len(called.here) or self._peer.follow(server, self.patience):
+            return called
+        self.missing.append((self.rounds, self.names[server], "went on"))
+        return replace(called, here=called.here[:0])
+
     def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
         """Send the server's `value[servers, …]` to called agents, a message for each process of theirs."""
         shape = value.shape[1:]
@@ -172,14 +229,19 @@ class PeerNetwork(ProcessNetwork):
                     )
         elif len(called.here):
             server, size = int(self._owners[0]), (1, shape.numel())
-            message = self._peer.follow(slot, server, size, self.patience)
-            if message.slot != slot:
-                self._skip_to(message.slot.round)
-            value = _tensor(message.values, value).reshape(1, *shape)
+            found, _ = self._peer.receive(Kind.DOWNLOAD, slot, {server: size}, self.patience)
+            if server not in found:
+                raise ConnectionError(
+                    f"{self.names[server]}: a part of its message is missing in round {slot.round}"
+                )
+            value = _tensor(found[server], value).reshape(1, *shape)
         return value.expand(len(called.here), *shape) if len(value) else value
 
     def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
-        """Send called agents' `values[called, …]` to the server, which gets those that arrive in time."""
+        """Send called agents' `values[called, …]` to the server, which gets those that arrive in time.
+
+        These may be none.
+        """
         shape = values.shape[1:]
         self._star.count_uploads(called, among, shape.numel())
         slot, flat = self._slot(Kind.UPLOAD), values.flatten(1)
@@ -198,8 +260,6 @@ class PeerNetwork(ProcessNetwork):
             place = owners == other
             received[place] = rows if isinstance(rows, Tensor) else _tensor(rows, flat)
             here |= place
-        if len(owners) and not here.any():
-            raise ConnectionError(f"no called agent answered in round {slot.round}")
         return received[here].reshape(-1, *shape)
 
     def total(self, values: Tensor) -> Tensor:
@@ -274,18 +334,19 @@ class PeerNetwork(ProcessNetwork):
             self.missing.append((slot.round, self.names[one], why))
         return answers
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> int:
         """Skip rounds if most neighbours are further ahead than messages are kept for."""
         arrivals = self._arrivals
         with arrivals.changed:
             most = arrivals.majority()
             if most is None or most.run != self._run or most.round <= self.rounds + AHEAD:
-                return
+                return self.rounds
             first = most.round - AHEAD
             target = min(
                 s.round for s in arrivals.heard.values() if s.run == most.run and s.round >= first
             )
         self._skip_to(target)
+        return self.rounds
 
     def _skip_to(self, round_: int) -> None:
         self.skipped.append((self.rounds, round_))

@@ -30,7 +30,7 @@ def open_session(
 ) -> zenoh.Session:
     """Open the session of a process, which connects to those neighbours that come before it.
 
-    Messages for a process have keys `root/to/<receiver>/<sender>`, tokens `root/alive/<name>`. With TLS, a
+    Messages for a process have keys `root/to/<receiver>/<sender>`, tokens `root/alive/<name>/<digest>`. With TLS, a
     neighbour may send under its own name only, and read only what is sent to it; anybody else nothing.
 
     Parameters
@@ -97,12 +97,12 @@ def access_lists(name: str, neighbours: Iterable[str], root: str) -> dict[str, o
             "send": (["put"], outwards, f"{root}/to/{other}/{name}"),
             "listens": (["declare_subscriber"], inwards, f"{root}/to/{other}/*"),
             "listen": (["declare_subscriber"], outwards, f"{root}/to/{name}/*"),
-            "lives": (["liveliness_token"], inwards, f"{root}/alive/{other}"),
-            "live": (["liveliness_token"], outwards, f"{root}/alive/{name}"),
+            "lives": (["liveliness_token"], inwards, f"{root}/alive/{other}/*"),
+            "live": (["liveliness_token"], outwards, f"{root}/alive/{name}/*"),
             "watch": (
                 ["liveliness_query", "declare_liveliness_subscriber"],
                 inwards + outwards,
-                f"{root}/alive/*",
+                f"{root}/alive/*/*",
             ),
         }
         rules += [

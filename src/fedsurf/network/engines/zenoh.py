@@ -12,6 +12,7 @@ from typing import Self
 from torch import Tensor
 
 from fedsurf.common.checks import check_count, check_positive
+from fedsurf.common.text import listed
 from fedsurf.network.engines.arrivals import AHEAD, AHEAD_OF_SERVER, Arrivals
 from fedsurf.network.engines.messages import federation_digest
 from fedsurf.network.engines.peer import Peer
@@ -59,6 +60,8 @@ class ZenohNetwork(PeerNetwork):
         Seconds after which a silent neighbour is dead.
     max_bytes : int
         Size of the largest message that is taken.
+    returning : bool
+        The others may be there already, or dead: wait for one neighbour only.
 
     Attributes
     ----------
@@ -103,6 +106,7 @@ class ZenohNetwork(PeerNetwork):
         insecure: bool = False,
         lease: float = 2.0,
         max_bytes: int = 2**26,
+        returning: bool = False,
     ) -> None:
         check_positive(lease, "lease")
         check_count(max_bytes, "max_bytes", 1024)
@@ -125,9 +129,10 @@ class ZenohNetwork(PeerNetwork):
         if tls is None:
             check_private(addresses, insecure)
         self._addresses, self._lease, self._max_bytes = dict(addresses), lease, max_bytes
+        self._returning = returning
         self._tls = None if tls is None else Certificates(*tls)
         federation = federation_digest(name, digest)
-        self._root = f"fedsurf/{name}/{federation.hex()}"
+        self._root = f"fedsurf/{name}"
         pairs = {(a, b) for a, b in owners[whole.links].T.tolist() if a != b}
         linked = {one: {b for a, b in pairs if a == one} for one in range(len(names))}
         ahead = AHEAD_OF_SERVER if whole.server else AHEAD
@@ -150,8 +155,32 @@ class ZenohNetwork(PeerNetwork):
             tls=self._tls,
         )
         self._peer.open(session)
-        self._peer.wait(lambda: arrivals.alive >= set(arrivals.neighbours), self.patience)
+        try:
+            self._meet()
+        except BaseException:
+            self._peer.close()
+            raise
         return self
+
+    def _meet(self) -> None:
+        """Wait for the neighbours; raise if one of them has another federation."""
+        arrivals, count = self._arrivals, len(self._arrivals.neighbours)
+        wanted = min(1, count) if self._returning else count
+
+        def met() -> bool:
+            # One that differs from most others is wrong itself; else they may still correct theirs.
+            return len(arrivals.alive) >= wanted or 2 * len(arrivals.others) > count
+
+        self._peer.wait(met, self.patience)
+        if self._returning:
+            self._peer.wait(lambda: len(arrivals.alive) == count, self._lease)
+        with arrivals.changed:
+            others = [self.names[one] for one in sorted(arrivals.others)]
+        if others and len(arrivals.alive) < wanted:
+            raise ConnectionError(
+                f"{listed(others)}: got another federation there than here; compare the files, all sites need "
+                "the same one"
+            )
 
     def __exit__(
         self,

@@ -242,11 +242,8 @@ class TransferableAlgorithm:
         )
         check_rounds_left(own.rounds, self.rounds)
         for _ in range(min(ROUNDS_PER_LAYER, self.rounds - own.rounds)):
-            own = self.round(own, task, network, streams.at("round", own.rounds))
-        weights = by_feature(own.head, self.model.features)
-        if self.optimizer.confidence is not None:
-            weights = weights * self.optimizer.confidence(self.inputs(own, network)).exp()
-        return replace(own, weights=weights, steps=own.steps + 1)
+            own = self.round(own, task, network, streams)
+        return self.after_layer(own, network)
 
     def round(
         self,
@@ -255,10 +252,20 @@ class TransferableAlgorithm:
         network: Network,
         streams: Streams,
     ) -> TransferState | TransferServerState:
-        """Take one round."""
+        """Take one round of a layer; `streams` are those of the layer."""
+        streams = streams.at("round", state.rounds)
         if isinstance(state, TransferServerState):
             return round_through_server(self, state, task, network, streams)
         return round_over_graph(self, state, task, network, streams)
+
+    def after_layer(
+        self, state: TransferState | TransferServerState, network: Network
+    ) -> TransferState | TransferServerState:
+        """Return the state after the last round of a layer, with the weights by which agents are judged."""
+        weights = by_feature(state.head, self.model.features)
+        if self.optimizer.confidence is not None:
+            weights = weights * self.optimizer.confidence(self.inputs(state, network)).exp()
+        return replace(state, weights=weights, steps=layer_count(state.rounds))
 
     def inputs(self, state: TransferState | TransferServerState, network: Network) -> Tensor:
         """Return the inputs of the confidence after a layer: a row for each agent, or the server's."""

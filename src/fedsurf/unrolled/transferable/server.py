@@ -116,7 +116,7 @@ def round_through_server(
     streams: Streams,
 ) -> TransferServerState:
     """Take one round through a server."""
-    called = network.call()
+    called = network.attend(network.call())
     state = _with_units(algorithm, state, called, task, network)
     message = server_message(state)
     received = network.download(torch.cat(message, 1), called)
@@ -125,7 +125,7 @@ def round_through_server(
     reply = agent_reply(algorithm, state, called, parts, task, network, streams)
     sizes = [part.shape[1] for part in reply]
     uploaded = network.upload(torch.cat(reply, 1), called)
-    if network.servers:
+    if len(uploaded):  # the server's; none if all called agents are gone
         state = server_update(algorithm, state, torch.split(uploaded, sizes, 1), network)
     # In the first rounds, all agents need new units after the round.
     sharing = algorithm.standardising and state.rounds < algorithm.shared_rounds
