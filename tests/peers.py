@@ -240,7 +240,7 @@ def started(work, number, addresses, keys, *more, **options):
 def start_server():
     """Start the server that processes are forked from; its path is that of its environment only."""
     here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    CONTEXT.set_forkserver_preload(["peers"])
+    CONTEXT.set_forkserver_preload(["peers", "sites"])
     with mock.patch.dict(os.environ, PYTHONPATH=here):
         forkserver.ensure_running()
 

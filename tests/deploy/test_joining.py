@@ -1,122 +1,102 @@
 """Sites in processes of their own, with certificates, train one classifier on rows that stay with them."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_breast_cancer
+import sites
 
 from fedsurf import FederatedClassifier
 from fedsurf.common.files import FileError
-from fedsurf.deploy.joining import join, join_table
+from fedsurf.deploy.joining import join
+from fedsurf.deploy.sites import join_tables
 from fedsurf.estimator.saved import SavedClassifier
 from fedsurf.network.config import GraphConfig
 from fedsurf.network.engines.config import Agent, Federation, Links, Security
-from fedsurf.network.engines.federation import read_federation, write_new
-from fedsurf.network.engines.keys import make_keys
+from fedsurf.network.engines.federation import read_federation
 from fedsurf.network.engines.template import federation_text
 
-SITES, PATIENCE = 4, 60
-ENDS = (0, 100, 230, 330, 569)
+FOUR = (0, 100, 230, 330, 450)
 
 
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
-@pytest.fixture(scope="module")
-def tables():
-    """Return a table for each of four sites; the second has benign tumours only."""
-    frame = load_breast_cancer(as_frame=True).frame.sample(frac=1, random_state=0)
-    frame["label"] = frame.pop("target").map({0: "malignant", 1: "benign"})
-    parts = [frame.iloc[a:b] for a, b in pairwise(ENDS)]
-    parts[1] = parts[1][parts[1]["label"] == "benign"]
-    return parts
+def check_head(path, name, model):
+    wanted = np.concatenate([model.coef_, model.intercept_[:, None]], 1)
+    size = np.abs(wanted).max()
+    np.testing.assert_allclose(sites.head(path, name), wanted, rtol=0, atol=1e-5 * size)
 
 
 @pytest.fixture
-def federation(tmp_path, tables):
-    """Write the file of a ring of four sites with certificates, and their tables."""
-    text = federation_text("clinics", SITES, GraphConfig("ring"))
-    text = text.replace("insecure = true", "insecure = false").replace(
-        "start = 600.0", f"start = {PATIENCE}"
-    )
-    for number, port in enumerate(free_ports(SITES)):
-        text = text.replace(f'"127.0.0.1:{17401 + number}"', f'"127.0.0.1:{port}"')
-    path = tmp_path / "clinics.toml"
-    write_new(path, text)
-    read = read_federation(path)
-    assert read.deadlines.start == PATIENCE
-    make_keys(read, tmp_path / "keys")
-    for agent, table in zip(read.agents, tables, strict=True):
-        table.to_csv(tmp_path / f"{agent.name}.csv", index=False)
-    return path
+def federation(tmp_path):
+    """The file of a ring of four sites with certificates, and their tables."""
+    return sites.found(tmp_path, "ring", FOUR)
 
 
-def start(path, name, *options):
-    """Start a site's process."""
-    folder = path.parent
-    command = [sys.executable, "-m", "fedsurf", "join", path, "--as", name]
-    command += ["--data", folder / f"{name}.csv", "--folder", folder / f"run-{name}", *options]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def finish(processes):
-    """Wait for processes; return their exit codes, outputs and errors."""
-    try:
-        found = [process.communicate(timeout=2 * PATIENCE) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(p.returncode, *texts) for p, texts in zip(processes, found, strict=True)]
-
-
-def test_sites_get_the_classifier_of_the_simulator(federation, tables):
-    names = [agent.name for agent in read_federation(federation).agents]
-    processes = [start(federation, name, "--test-share", "0", "--json") for name in names]
-    for code, printed, errors in finish(processes):
-        assert code == 0, errors
-        assert json.loads(printed)["rounds"] == 20
-        assert json.loads(printed)["missing"] == []
-    together = pd.concat(tables)
-    agents = np.repeat(names, [len(table) for table in tables])
-    x, y = together.drop(columns="label").to_numpy(), together["label"].to_numpy()
-    model = FederatedClassifier(graph="ring").fit(x, y, agents=agents)
-    for name in names:
-        saved = SavedClassifier.read(federation.parent / f"run-{name}")
-        assert saved.classes == model.classes_.tolist()
+def test_eight_sites_get_the_classifier_of_the_simulator(tmp_path):
+    path = sites.found(tmp_path)
+    with sites.sites(path, "--json") as processes:
+        for code, printed, errors in sites.finish(processes.values()):
+            assert code == 0, errors
+            assert json.loads(printed)["rounds"] == 20
+            assert json.loads(printed)["missing"] == []
+    x, y, agents = sites.together(path)
+    model = FederatedClassifier().fit(x, y, agents=agents)
+    for place, name in enumerate(processes):
+        check_head(path, name, model)
+        own = SavedClassifier.read(tmp_path / f"run-{name}" / f"own-{name}.safetensors")
         size = np.abs(model.coef_).max()
-        np.testing.assert_allclose(saved.weight, model.coef_, rtol=0, atol=1e-5 * size)
-        messages = json.loads((federation.parent / f"run-{name}" / "messages.json").read_text())
-        assert len(messages["bytes_sent"]) == 2
+        np.testing.assert_allclose(own.weight, model.agent_coef_[place], rtol=0, atol=1e-5 * size)
+        messages = json.loads((tmp_path / f"run-{name}" / "messages.json").read_text())
+        assert len(messages["bytes_sent"]) == 3
         assert min(messages["bytes_sent"].values()) > 10_000
+        assert not (tmp_path / f"run-{name}" / "state.safetensors").exists()
+
+
+def test_a_server_that_calls_five_of_eight_gives_the_classifier_of_the_simulator(tmp_path):
+    path = sites.found(tmp_path, "star", reporting=5, rounds=10)
+    with sites.sites(path, "--json") as processes:
+        for code, printed, errors in sites.finish(processes.values()):
+            assert code == 0, errors
+            assert json.loads(printed)["missing"] == []
+    x, y, agents = sites.together(path)
+    model = FederatedClassifier(graph="star", reporting=5, rounds=10).fit(x, y, agents=agents)
+    for name in processes:
+        check_head(path, name, model)
+
+
+def test_one_process_may_hold_two_sites_and_judges_each_on_its_own_rows(tmp_path):
+    path = sites.found(tmp_path, "ring", FOUR)
+    text = path.read_text()
+    first, second, *_ = read_federation(path).agents
+    path.write_text(text.replace(second.address, first.address))
+    words = sites.command(path, first.name, "--json")
+    place = words.index("--as")
+    words[place + 1 : place + 4] = [
+        *(first.name, second.name, "--data"),
+        *(path.parent / f"{one.name}.csv" for one in (first, second)),
+    ]
+    words[words.index("--test-share") + 1] = "0.25"
+    others = [sites.start(path, name) for name in ("agent-3", "agent-4")]
+    try:
+        together = sites.run(words)
+        [(code, printed, errors), *rest] = sites.finish([together, *others])
+    finally:
+        for one in others:
+            one.kill()
+    assert code == 0, errors
+    assert [end[0] for end in rest] == [0, 0]
+    found = json.loads(printed)["sites"]
+    assert [site["name"] for site in found] == [first.name, second.name]
+    assert all(site["test_rows"] > 0 and site["together"] > 0.8 for site in found)
+    assert found[0]["alone"] > 0.8
+    assert found[1]["alone"] is None  # one class only
 
 
 @pytest.mark.slow  # it waits until the start is over
 def test_a_site_that_never_comes_is_named_and_nobody_starts(federation):
-    text = federation.read_text().replace(f"start = {PATIENCE}", "start = 12")
-    federation.write_text(text)
+    federation.write_text(federation.read_text().replace("start = 60", "start = 12"))
     *there, away = [agent.name for agent in read_federation(federation).agents]
-    for code, _, errors in finish([start(federation, name) for name in there]):
+    for code, _, errors in sites.finish([sites.start(federation, name) for name in there]):
         assert code == 1
         assert f"{away}: no answer, so training does not start" in errors
     assert not list(federation.parent.glob("run-*/*.safetensors"))
@@ -127,10 +107,29 @@ def test_other_features_at_a_site_are_named_and_nobody_starts(federation):
     table = pd.read_csv(federation.parent / f"{names[2]}.csv")
     table = table.rename(columns={"mean radius": "radius"})
     table.to_csv(federation.parent / f"{names[2]}.csv", index=False)
-    for code, _, errors in finish([start(federation, name) for name in names]):
+    for code, _, errors in sites.finish([sites.start(federation, name) for name in names]):
         assert code == 1
-        assert "radius" in errors
-        assert "all must have the same ones, in the same order" in errors
+        assert f"{names[2]} has features radius in place of mean radius" in errors
+
+
+def test_a_site_with_another_file_is_told_and_the_others_wait_for_it(federation, tmp_path):
+    text = federation.read_text()
+    names = [agent.name for agent in read_federation(federation).agents]
+    other = tmp_path / "other.toml"
+    other.write_text(text.replace("rounds = 20", "rounds = 30"))
+    processes = [sites.start(federation, name) for name in names[1:]]
+    try:
+        words = sites.command(federation, names[0])
+        words[1] = other
+        [(code, _, errors)] = sites.finish([sites.run(words)])
+        assert code == 1
+        assert "got another federation there than here; compare the files" in errors
+        right = sites.start(federation, names[0])
+        for code, _, errors in sites.finish([right, *processes]):
+            assert code == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_names_are_those_of_one_address():
@@ -148,4 +147,19 @@ def test_a_table_without_a_feature_of_the_federation_is_refused(federation):
     federation.write_text(text)
     name = read_federation(federation).agents[0].name
     with pytest.raises(FileError, match="lacks the features size"):
-        join_table(federation, name, federation.parent / f"{name}.csv")
+        join_tables(federation, [name], [federation.parent / f"{name}.csv"])
+
+
+def test_features_and_classes_of_the_file_are_those_of_the_classifier(tmp_path):
+    text = federation_text("one", 1, GraphConfig("complete"), insecure=True, rounds=4)
+    text = text.replace("[data]", '[data]\nfeatures = ["b", "a"]\nclasses = [3, 1, 2]')
+    text = text.replace("17401", str(sites.free_ports(1)[0]))
+    (tmp_path / "f.toml").write_text(text)
+    rows = "\n".join(f"{n % 5},{n},{n % 3},{1 + n % 2}" for n in range(20))
+    (tmp_path / "t.csv").write_text(f"a,other,b,label\n{rows}\n")
+    result = join_tables(tmp_path / "f.toml", ["agent-1"], [tmp_path / "t.csv"])
+    assert result.fit.saved.features == ["b", "a"]
+    assert result.fit.saved.classes == [1, 2, 3]
+    (tmp_path / "t.csv").write_text(f"a,other,b,label\n{rows}\n0,0,0,7\n")
+    with pytest.raises(ValueError, match="got the label 7, but classes are 1, 2, 3"):
+        join_tables(tmp_path / "f.toml", ["agent-1"], [tmp_path / "t.csv"], test_share=0)

@@ -33,6 +33,7 @@ def _federation_new(
     optimizer: str = "softmax-head",
     rounds: int = 20,
     seed: int = 0,
+    insecure: bool = False,
 ) -> None:
     """Write a federation's file, with comments, whose sites are all on this machine.
 
@@ -52,6 +53,7 @@ def _federation_new(
         optimizer: Name of a pretrained optimizer, or a .safetensors file.
         rounds: Rounds of communication.
         seed: Seed of the graph, the server's calls and mini-batches.
+        insecure: No encryption and no certificates, for trials on this machine only.
     """
     from fedsurf.common.checks import check_count
     from fedsurf.estimator.federations import family
@@ -73,9 +75,11 @@ def _federation_new(
         optimizer=optimizer,
         rounds=rounds,
         label=label,
+        insecure=insecure,
     )
     write_new(file, text)
-    say(f"Next: edit {quote(str(file))}, then fedsurf federation check {quote(str(file))}")
+    then = "check" if insecure else "keys"
+    say(f"Next: edit {quote(str(file))}, then fedsurf federation {then} {quote(str(file))}")
 
 
 @federation.command(name="check")

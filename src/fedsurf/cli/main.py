@@ -46,6 +46,7 @@ COMMANDS = {
     "data": "data",
     "federation": "federation",
     "join": "join",
+    "serve": "join",
     "completion": "completion",
 }
 """The module of every command, in the order in which help lists them."""
@@ -176,6 +177,8 @@ def _log_to_terminal() -> None:
 def _way_to_resume(arguments: list[str]) -> str:
     """Tell how an interrupted command goes on."""
     match arguments[:1]:
+        case ["join" | "serve"]:
+            return "; the same command with --resume goes on, if the others still train"
         case ["train" | "pretrain" | "pretrain-modules" | "reproduce"]:
             return "; finished work is kept: the same command with --resume goes on"
         case ["ablation" | "compare" | "demo"]:

@@ -1,27 +1,27 @@
-"""Joining a federation: the network of a site from the federation's file, and a classifier on its own rows."""
+"""Joining a federation: the network of a site, or of the server, from the federation's file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from fedsurf.common.files import FileError, column_names
-from fedsurf.common.progress import OpenBar, silent
 from fedsurf.common.text import listed
-from fedsurf.common.writing import write_json
-from fedsurf.estimator.fit import FitResult, fit_table
-from fedsurf.network.engines.config import SITE_FILES, Federation, Learned
+from fedsurf.network.engines.config import SITE_FILES, Federation
 from fedsurf.network.engines.federation import digest, network_of, read_federation
 
 if TYPE_CHECKING:
     from fedsurf.network.engines.zenoh import ZenohNetwork
 
 
-def join(federation: str | Path | Federation, *names: str) -> ZenohNetwork:
+def join(
+    federation: str | Path | Federation,
+    *names: str,
+    insecure: bool = False,
+    returning: bool = False,
+) -> ZenohNetwork:
     """Return the network of the agents with these names, on which any algorithm for a graph or a server runs.
 
     It is a context manager: entering it connects to the neighbours and waits for them. Others join in
@@ -32,7 +32,11 @@ def join(federation: str | Path | Federation, *names: str) -> ZenohNetwork:
     federation : str, Path or Federation
         The federation, or its file.
     *names : str
-        The agents that live here: one, or all that have one address.
+        The agents that live here: one, or all that have one address; or the server.
+    insecure : bool
+        Go without certificates, also beyond this machine: anybody can read and forge messages.
+    returning : bool
+        This process was there before: its neighbours may be training already, or be dead.
 
     Examples
     --------
@@ -58,7 +62,7 @@ def join(federation: str | Path | Federation, *names: str) -> ZenohNetwork:
     # A process has the name, and the certificate, of its first agent.
     first = {address: node.name for node in reversed(nodes) for address in [node.address]}
     tls = None
-    if not federation.security.insecure:
+    if not (insecure or federation.security.insecure):
         folder = federation.security.certificates / first[addresses[own]]
         key, certificate, authority = (folder / file for file in SITE_FILES)
         tls = (str(authority), str(certificate), str(key))
@@ -75,6 +79,8 @@ def join(federation: str | Path | Federation, *names: str) -> ZenohNetwork:
         late=wait.late,
         lease=wait.lease,
         tls=tls,
+        insecure=insecure,
+        returning=returning,
     )
 
 
@@ -93,87 +99,3 @@ def _own_process(federation: Federation, processes: Sequence[int], names: Sequen
             "all agents of one address, and no others"
         )
     return found.pop()
-
-
-def _other_columns(data: Path, learned: Learned) -> list[str]:
-    """Return the columns of a table that are neither the label nor a feature that the federation names."""
-    if not learned.features:
-        return []
-    names = column_names(data)
-    missing = [name for name in learned.features if name not in names]
-    if missing:
-        raise FileError(f"{data}: lacks the features {listed(missing)} of the federation")
-    return [name for name in names if name != learned.label and name not in learned.features]
-
-
-@dataclass(frozen=True, eq=False)
-class JoinResult:
-    """What a site has after it took part in a federation."""
-
-    fit: FitResult
-    """The classifier, and how good it is on the site's own held-out rows."""
-    names: list[str]
-    """The site's agents."""
-    missing: list[tuple[int, str, str]]
-    """The round, the sender and the reason of every message that did not arrive in time."""
-    refused: dict[str, dict[str, int]]
-    """How many messages under a process's name were refused, by reason."""
-    bytes_sent: dict[str, int]
-    bytes_received: dict[str, int]
-    """Bytes of messages by neighbour, without those that Zenoh and TLS add."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as plain data."""
-        return {"names": self.names, **self.fit.to_dict(), **self._messages()}
-
-    def write(self, folder: str | Path) -> None:
-        """Write the classifier as `fedsurf fit` does, and messages.json."""
-        self.fit.write(folder)
-        write_json(Path(folder) / "messages.json", self._messages())
-
-    def _messages(self) -> dict[str, Any]:
-        return {
-            "missing": [
-                {"round": number, "from": name, "why": why} for number, name, why in self.missing
-            ],
-            "refused": self.refused,
-            "bytes_sent": self.bytes_sent,
-            "bytes_received": self.bytes_received,
-        }
-
-
-def join_table(
-    federation: str | Path,
-    name: str,
-    data: str | Path,
-    *,
-    test_share: float = 0.2,
-    progress: OpenBar = silent,
-) -> JoinResult:
-    """Train a classifier with the others of a federation on the rows of one site, as `fedsurf join` does.
-
-    The site's table stays here. Features and classes are compared before training: if features differ,
-    nobody starts. The federation has a graph, not a server.
-    """
-    read = read_federation(federation)
-    learned, training = read.data, read.training
-    if read.server is not None:
-        raise ValueError(
-            f"federation: got {federation}, which has a server, but sites join over a graph only"
-        )
-    drop = _other_columns(Path(data), learned)
-    with join(read, name) as network:
-        result = fit_table(
-            data,
-            label=learned.label,
-            drop=drop,
-            test_share=test_share,
-            progress=progress,
-            network=network,
-            optimizer=training.optimizer,
-            rounds=training.rounds,
-            random_state=read.seed,
-        )
-        refused = {who: dict(reasons) for who, reasons in network.refused.items()}
-        messages = network.missing, refused, network.bytes_sent, network.bytes_received
-    return JoinResult(result, [name], *messages)

@@ -1,83 +1,127 @@
 """Agreement of a federation's processes on features and classes before they train; no row is sent."""
 
+from __future__ import annotations
+
 import json
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsurf.common.text import listed
+from fedsurf.common.text import counted, listed
 from fedsurf.network import Network
 
 Array = NDArray[Any]
-
-MAX_TEXT_BYTES = 2**20
-"""Size of the longest description of another process's features and classes."""
+Kind = Literal["text", "numbers"]
 
 
-def agreed_classes(
-    network: Network, own: Array, features: int, names: Sequence[str] | None = None
-) -> Array:
-    """Return the classes of all processes, sorted, or raise where this one's features differ.
+@dataclass(frozen=True)
+class Columns:
+    """The features and labels of a process; a server has none."""
 
-    `own` are the classes in the rows that live here, `features` their number of features and `names` the
-    features' names, if they have any. Every process sends these, and no row.
-    """
-    number = own.dtype.kind in "biuf"
-    described = {
-        "features": features,
-        "names": None if names is None else list(names),
-        "numbers": number,
-        "classes": own.tolist(),
-    }
-    classes = set(own.tolist())
-    for process, text in enumerate(network.gather_text(json.dumps(described))):
-        other = _read(process, text)
-        for what in ("features", "names"):
-            if other[what] != described[what]:
-                raise ValueError(
-                    f"X: got {_shown(described[what])} as its {what}, but process {process} of the federation "
-                    f"has {_shown(other[what])}; all must have the same ones, in the same order"
-                )
-        if other["numbers"] != number:
-            kinds = ["text", "numbers"]
-            raise ValueError(
-                f"y: got labels that are {kinds[number]}, but those of process {process} of the federation "
-                f"are {kinds[other['numbers']]}"
-            )
-        classes.update(other["classes"])
-    found = np.array(sorted(classes))
-    return found.astype(own.dtype) if number else found
+    count: int
+    """Number of features."""
+    names: tuple[str, ...] | None
+    """Their names, if they have any."""
+    labels: Kind
+    """Whether labels are text or numbers."""
+    classes: tuple[Any, ...]
+    """The classes of its rows."""
+    single: bool = False
+    """Whether its features are in single precision."""
 
-
-def _shown(value: int | Sequence[str] | None) -> str:
-    if value is None:
-        return "none"
-    return str(value) if isinstance(value, int) else listed(list(value))
-
-
-def _read(process: int, text: str) -> dict[str, Any]:
-    """Parse the description of another process, which is not trusted to have the right form."""
-    try:
-        described = json.loads(text[:MAX_TEXT_BYTES])
-        labels = (str,) if not described["numbers"] else (int, float)
-        fits = (
-            isinstance(described["features"], int)
-            and (
-                described["names"] is None
-                or all(isinstance(name, str) for name in described["names"])
-            )
-            and isinstance(described["numbers"], bool)
-            and all(isinstance(label, labels) for label in described["classes"])
+    @staticmethod
+    def of(x: Array, classes: Array, names: Sequence[str] | None) -> Columns:
+        """Return the columns of some rows with these classes."""
+        kind: Kind = "numbers" if classes.dtype.kind in "biuf" else "text"
+        known = None if names is None else tuple(map(str, names))
+        return Columns(
+            x.shape[1], known, kind, tuple(classes.tolist()), bool(x.dtype == np.float32)
         )
+
+    def found(self) -> Array:
+        """Return the classes as an array, sorted."""
+        return np.array(sorted(self.classes))
+
+    def difference(self, other: Columns) -> str | None:
+        """Tell what another process has that does not fit these columns, if anything."""
+        if self.labels != other.labels:
+            return f"labels that are {other.labels} in place of {self.labels}"
+        if self.count != other.count:
+            return f"{counted(other.count, 'feature')} in place of {self.count}"
+        if self.names == other.names:
+            return None
+        mine, its = self.names or (), other.names or ()
+        added, missing = (
+            [n for n in one if n not in rest] for one, rest in ((its, mine), (mine, its))
+        )
+        if not added and not missing:
+            return "the same features in another order"
+        return (
+            f"features {listed(added) or 'without names'} in place of {listed(missing) or 'none'}"
+        )
+
+
+def agreed_columns(network: Network, own: Columns | None) -> Columns:
+    """Return the features of all processes and the classes that any of them has, or raise where they differ.
+
+    Every process sends its own columns, or None for a server, and no row.
+    """
+    text = json.dumps(None if own is None else asdict(own))
+    said = [_read(name, text) for name, text in network.gather_text(text).items()]
+    found = {name: columns for name, columns in said if columns is not None}
+    if not found:
+        raise ValueError("network: got no process that holds rows")
+    # What most have is taken for right, so that the error is about those that differ.
+    shapes = Counter((c.count, c.names, c.labels) for c in found.values())
+    usual = next(
+        c for c in found.values() if (c.count, c.names, c.labels) == shapes.most_common(1)[0][0]
+    )
+    others = {name: usual.difference(columns) for name, columns in found.items()}
+    wrong = [f"{name} has {difference}" for name, difference in others.items() if difference]
+    if wrong:
+        raise ValueError(
+            f"X, y: got columns that differ between the processes of the federation: {'; '.join(wrong)}. "
+            "All must have the same features, in the same order"
+        )
+    every = {label for columns in found.values() for label in columns.classes}
+    single = all(columns.single for columns in found.values())
+    return Columns(usual.count, usual.names, usual.labels, tuple(sorted(every)), single)
+
+
+def _read(name: str, text: str) -> tuple[str, Columns | None]:
+    """Parse the columns of a process, which is not trusted to have the right form."""
+    try:
+        content = json.loads(text)
+        if content is None:
+            return name, None
+        columns = columns_from(content)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"network: got something else than features and classes from process {process} ({error})"
+            f"network: got something else than features and classes from {name} ({error})"
         ) from error
-    if not fits:
-        raise ValueError(
-            f"network: got something else than features and classes from process {process}"
-        )
-    known: dict[str, Any] = described
-    return known
+    return name, columns
+
+
+def columns_from(content: Any) -> Columns:
+    """Return columns from plain data, such as `dataclasses.asdict` makes."""
+    if not isinstance(content, dict) or set(content) != {field.name for field in fields(Columns)}:
+        raise ValueError("other fields")
+    names, labels = content["names"], content["labels"]
+    kinds: dict[str, tuple[type, ...]] = {"text": (str,), "numbers": (int, float)}
+    of_label = kinds[labels]
+    sound = (
+        type(content["count"]) is int
+        and content["count"] > 0
+        and isinstance(content["single"], bool)
+        and (names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)))
+        and isinstance(content["classes"], list)
+        and all(isinstance(label, of_label) for label in content["classes"])
+    )
+    if not sound:
+        raise ValueError("values of another kind")
+    known = None if names is None else tuple(names)
+    return Columns(content["count"], known, labels, tuple(content["classes"]), content["single"])

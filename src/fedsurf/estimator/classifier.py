@@ -1,13 +1,15 @@
 """A scikit-learn classifier that agents train together, with a pretrained optimizer.
 
 Every agent keeps its rows. Agents send each other heads of a softmax layer and a few sums, through a
-network that counts rounds and floats. The communication is simulated in this process.
+network that counts rounds and floats. The communication is simulated in this process, unless the classifier
+is given a network of real machines.
 """
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import networkx as nx
 import numpy as np
@@ -20,39 +22,31 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedsurf.algorithms.algorithm import on_device
 from fedsurf.common.checks import check_kind, check_option, check_share, check_whole
 from fedsurf.common.devices import device_named
+from fedsurf.common.files import FileError
 from fedsurf.common.randomness import generator
 from fedsurf.common.streams import Streams
 from fedsurf.common.text import listed
 from fedsurf.common.threads import threads
-from fedsurf.estimator.agreement import agreed_classes
+from fedsurf.estimator.agreement import Columns, agreed_columns, columns_from
 from fedsurf.estimator.federations import (
     Array,
     assign_rows,
     check_features,
     check_label_types,
     check_labels,
-    diverged,
     examples_of,
     federation_network,
     own_rows,
     training_errors,
 )
-from fedsurf.evaluation.measures import (
-    all_finite,
-    consensus,
-    disagreement,
-    floats_sent,
-    mean_loss,
-    mean_over_agents,
-    share_of_hits,
-)
+from fedsurf.estimator.training import StateFile, Training, matrix
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Calling, Network
 from fedsurf.pretrained import load
-from fedsurf.tasks.groups import group_agents, split_examples, split_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
 from fedsurf.unrolled.config import MAX_LEARNED_ROUNDS, Scaling
+from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm
 
 SCALINGS: dict[Any, Scaling] = {"auto": "auto", True: "features", False: "whole"}
 """The optimizer's name of each value of `standardize`."""
@@ -97,9 +91,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int, numpy.random.RandomState or None
         Seed of dealing the rows, the graph, the server's calls and mini-batches. None is 0.
     network : Network or None
-        A network on which this process holds some agents' rows, such as `fedsurf.network.engines` has: the
-        others hold theirs, and all call `fit` with the same settings. By default all agents' rows are
-        here, and the network is simulated.
+        A network on which this process holds some agents' rows, such as `fedsurf.join` returns: the
+        others hold theirs, and all call `fit` with the same settings, the server `serve`. By default all
+        agents' rows are here, and the network is simulated.
     n_jobs : int or None
         Number of threads; None is one, unless joblib is configured otherwise, and -1 is all cores. More
         than one pays only with many rows and features, on an idle machine.
@@ -184,6 +178,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y: Any,
         agents: Any = None,
         *,
+        classes: Any = None,
+        state_file: str | Path | None = None,
         on_layer: Callable[[], None] | None = None,
     ) -> "FederatedClassifier":
         """Train the classifier.
@@ -196,6 +192,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Labels, `[rows]`: numbers or text.
         agents : array-like or None
             The id of each row's agent, `[rows]`: numbers or text. Without it, rows are dealt.
+        classes : array-like or None
+            The classes of the federation; by default all that occur in its labels.
+        state_file : str, Path or None
+            A file that holds the training after each round. If it exists, training goes on from it, with
+            the same rows and settings.
         on_layer : callable or None
             Called after every layer, for a progress bar.
         """
@@ -204,26 +205,67 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
         check_label_types(y)
         self._check_settings()
-        classes, seed = np.unique(y), _seed(self.random_state)
-        if self.network is not None:
-            names = getattr(self, "feature_names_in_", None)
-            classes = agreed_classes(self.network, classes, x.shape[1], names)
-        if len(classes) < 2:
-            raise ValueError(
-                f"y: got one class only ({classes.tolist()[0]!r}), but there must be at least two"
-            )
-        labels = np.searchsorted(classes, y)
+        known = np.unique(y) if classes is None else _given_classes(classes, y)
+        own = Columns.of(x, known, getattr(self, "feature_names_in_", None))
+        columns = self._agreed(own, state_file)
+        seed = _seed(self.random_state)
         ids, owner, network = self._federation(agents, len(x), seed)
-        network.reset(generator(seed, "network"))
-        with training_errors(network), threads(self.n_jobs):
+        found = known
+        if self.network is not None:
+            found = columns.found()
+            found = found.astype(known.dtype) if columns.labels == "numbers" else found
+        labels = np.searchsorted(found, y)
+        self.classes_ = found
+        with training_errors(network):
             examples = examples_of(x, labels, owner, len(ids))
-            task = Task(examples, examples, len(classes))
-            self._train(task, network, Streams(seed, network.ids, "fit"), on_layer)
-        self.classes_, self.agents_, self.owner_ = classes, ids, owner
-        known = {} if self.network is not None else dict(enumerate(ids.tolist()))
-        self.graph_ = None if network.server else nx.relabel_nodes(network.graph, known)
-        self.n_rounds_, self.floats_ = network.rounds, floats_sent(network)
+            task = Task(examples, examples, len(found))
+        self._train(task, columns, network, seed, state_file, on_layer)
+        self.agents_, self.owner_ = ids, owner
+        names = {} if self.network is not None else dict(enumerate(ids.tolist()))
+        self.graph_ = None if network.server else nx.relabel_nodes(network.graph, names)
         return self
+
+    def serve(
+        self,
+        *,
+        state_file: str | Path | None = None,
+        on_layer: Callable[[], None] | None = None,
+    ) -> "FederatedClassifier":
+        """Take part as the server of `network`, which holds no rows, while the agents call `fit`.
+
+        Parameters
+        ----------
+        state_file, on_layer
+            As in `fit`.
+        """
+        self._check_settings()
+        if self.network is None or len(self.network.ids) != self.network.servers:
+            raise ValueError("network: got one with agents in this process, or none: call fit")
+        columns = self._agreed(None, state_file)
+        kind = torch.float32 if columns.single else torch.float64
+        task = Task.without_agents(columns.count, len(columns.classes), kind)
+        self._train(task, columns, self.network, _seed(self.random_state), state_file, on_layer)
+        self.classes_, self.n_features_in_ = columns.found(), columns.count
+        if columns.names is not None:
+            self.feature_names_in_ = np.array(columns.names, dtype=object)
+        self.agents_ = self.owner_ = np.zeros(0, dtype=np.int64)
+        self.graph_ = None
+        return self
+
+    def _agreed(self, own: Columns | None, state_file: str | Path | None) -> Columns:
+        """Return the columns of the federation: those here, those in a file, or what all processes have."""
+        saved = None if state_file is None else StateFile(Path(state_file)).read_notes()
+        if saved is not None:
+            columns = _saved_columns(saved, own, Path(state_file or ""))
+        elif self.network is not None:
+            columns = agreed_columns(self.network, own)
+        else:
+            columns = own or Columns(0, None, "text", ())
+        if len(columns.classes) < 2:
+            raise ValueError(
+                f"y: got one class only ({columns.classes[0]!r}), but there must be at least two"
+            )
+        return columns
 
     def _federation(self, agents: Any, rows: int, seed: int) -> tuple[Array, Array, Network]:
         """Return the ids of the agents that live here, each row's place among them, and the network."""
@@ -325,8 +367,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _train(
         self,
         task: Task,
+        columns: Columns,
         network: Network,
-        streams: Streams,
+        seed: int,
+        state_file: str | Path | None,
         on_layer: Callable[[], None] | None,
     ) -> None:
         """Run the optimizer, and keep the heads, the trajectory and the units of the features."""
@@ -341,52 +385,56 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             ease_rare=True,
             weigh_agents=True,
         )
-        chosen.check(task)
-        algorithm, task = on_device(chosen, device), task.to(device=device)
-        pool = task.train.pooled()
         if self.rounds > MAX_LEARNED_ROUNDS:
             warnings.warn(
                 f"rounds: got {self.rounds}, but the optimizer was meta-trained with up to "
                 f"{MAX_LEARNED_ROUNDS}; the result may be worse than with fewer rounds",
                 stacklevel=4,  # the line that called fit: torch.no_grad is a caller, too
             )
-        self._staged, records = [], []
-        state: Any = algorithm.init(task, network, streams.at("start"))
-        groups = group_agents(task.train)
-        parts = split_examples(task.train, groups)
-        for layer in range(chosen.steps + 1):
-            if layer:
-                state = algorithm.step(state, task, network, streams.at("step", layer - 1))
-                if on_layer is not None:
-                    on_layer()
-            weights = state.agent_weights(network)
-            if not all_finite(weights, network):
-                raise diverged(network)
-            mean = consensus(weights, network)
-            pairs = zip(split_groups(weights, groups), parts, strict=True)
-            own = torch.cat([head.accuracy(heads, part) for heads, part in pairs])
-            self._staged.append(_matrix(mean, head)[0])
-            records.append(
-                {
-                    "rounds": network.rounds,
-                    "floats": floats_sent(network),
-                    "loss": float(mean_loss(head, mean, pool, network)),
-                    "accuracy": float(share_of_hits(head, mean, pool, network)),
-                    "agent_accuracy": float(mean_over_agents(own[:, None], network)),
-                    "disagreement": float(disagreement(weights, network)),
-                }
+        network.reset(generator(seed, "network"))
+        with training_errors(network), threads(self.n_jobs):
+            chosen.check(task)
+            algorithm, task = on_device(chosen, device), task.to(device=device)
+            training = Training(
+                cast(TransferableAlgorithm, algorithm),
+                task,
+                network,
+                Streams(seed, network.ids, "fit"),
             )
-        heads, shared = _matrix(weights, head), self._staged[-1]
+            notes = {"columns": asdict(columns)}
+            file = None if state_file is None else StateFile(Path(state_file), notes)
+            state, weights = training.run(file, on_layer)
+        heads, records = matrix(weights, head), training.records
+        self._staged = list(matrix(torch.stack(training.heads), head))
         self.agent_coef_, self.agent_intercept_ = heads[:, :, :-1], heads[:, :, -1]
-        self.coef_, self.intercept_ = shared[:, :-1], shared[:, -1]
+        self.coef_, self.intercept_ = self._staged[-1][:, :-1], self._staged[-1][:, -1]
         self.trajectory_ = {name: np.array([row[name] for row in records]) for name in records[0]}
         unit = state.unit.double().mean(0).cpu().numpy()
-        self.units_ = unit if len(unit) else np.ones(task.features)
+        self.units_ = unit if len(unit) and len(heads) else np.ones(task.features)
+        self.n_rounds_, self.floats_ = network.rounds, int(records[-1]["floats"])
 
 
-def _matrix(weights: torch.Tensor, head: SoftmaxHead) -> Array:
-    """Turn flat heads into `[heads, classes, features + 1]`."""
-    return weights.reshape(-1, head.features + 1, head.classes).mT.cpu().numpy().copy()
+def _given_classes(classes: Any, y: Array) -> Array:
+    """Return the classes that a user gives, sorted; raise if a label is not among them."""
+    known = np.unique(np.asarray(classes))
+    other = sorted(set(y.tolist()) - set(known.tolist()))
+    if other:
+        raise ValueError(f"y: got the label {other[0]!r}, but classes are {listed(known.tolist())}")
+    return known
+
+
+def _saved_columns(notes: dict[str, Any], own: Columns | None, path: Path) -> Columns:
+    """Return the columns in the notes of a state file; raise if those here are others."""
+    try:
+        columns = columns_from(notes.get("columns"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise FileError(f"{path}: damaged, it does not name features and classes") from error
+    difference = None if own is None else columns.difference(own)
+    if own is not None and difference is None and not set(own.classes) <= set(columns.classes):
+        difference = f"the classes {listed(own.classes)}"
+    if difference:
+        raise ValueError(f"X, y: got {difference}, but {path} is of a run with other columns")
+    return columns
 
 
 def _seed(random_state: int | np.random.RandomState | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,15 @@ class FitResult:
         found = {name: self.saved.config[name] for name in ("label", "agent")}
         return {**found, **self.numbers, "trajectory": self.trajectory}
 
-    def write(self, folder: str | Path) -> None:
-        """Write the classifier, trajectory.csv, config.json and figure.png into a folder, all or none."""
+    def write(self, folder: str | Path, known: str | None = None) -> None:
+        """Write the classifier, trajectory.csv, config.json and figure.png into a folder, all or none.
+
+        The folder is new or of an earlier fit, and may have a file of the name `known`.
+        """
         from fedsurf.evaluation import plots  # slow to import
 
         folder = Path(folder)
-        check_model_folder(folder)
+        check_model_folder(folder, known)
         with filled_folder(folder) as temporary:
             write_rows(temporary / "trajectory.csv", self.trajectory)
             figure = plots.fit_figure(self.trajectory, self.numbers)
@@ -104,20 +108,37 @@ def fit_table(
             f"agents: got {agents}, but {path} has the agents of its rows: drop that column, or leave that "
             "array out"
         )
-    alone = settings.get("network") is None
-    if alone and len(np.unique(table.y)) < 2:
+    if len(np.unique(table.y)) < 2:
         raise ValueError(
             f"{path}: label {table.label or 'y'!r}: got one class only ({table.y[0]}), "
             "but there must be at least two"
         )
     model = FederatedClassifier(**settings, n_jobs=n_jobs)
-    with warnings.catch_warnings():  # the notes say the same
+    with quiet_fit(), progress("training", layer_count(model.rounds)) as advance:
+        model.fit(table.x, table.y, table.agents, on_layer=advance)
+    source = {"data": path.name, "drop": list(drop), "test_share": test_share}
+    return judged(model, table, source, progress)
+
+
+@contextmanager
+def quiet_fit() -> Iterator[None]:
+    """Silence warnings of a fit that the notes of its result repeat."""
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "rounds: got", UserWarning)
         warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
         warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
-        with progress("training", layer_count(model.rounds)) as advance:
-            x = table.x if alone else pd.DataFrame(table.x, columns=table.features)
-            model.fit(x, table.y, table.agents, on_layer=advance)
+        yield
+
+
+def judged(
+    model: FederatedClassifier,
+    table: LabelledTable,
+    source: dict[str, Any],
+    progress: OpenBar = silent,
+) -> FitResult:
+    """Return a trained classifier with its accuracies on a table's rows, and where these are from."""
+    alone = model.network is None
+    with quiet_fit():
         staged = model.staged_predict(table.test_x) if len(table.test_y) else ()
         tests = [float(np.mean(labels == table.test_y)) for labels in staged]
         accuracies = _test_accuracies(model, table, progress, centralised=alone)
@@ -138,11 +159,9 @@ def fit_table(
     names = [n for n in inspect.signature(FederatedClassifier).parameters if n not in left_out]
     used = {name: getattr(model, name) for name in names}
     config = {
-        "data": path.name,
+        **source,
         "label": table.label,
         "agent": table.agent,
-        "drop": list(drop),
-        "test_share": test_share,
         **{k: v if isinstance(v, int | float | None) else str(v) for k, v in used.items()},
     }
     features = None if table.features is None else list(table.features)
@@ -211,10 +230,13 @@ def predict_table(model: str | Path, data: str | Path) -> Predictions:
     return Predictions(labels, probabilities, saved.classes, accuracy, len(known), unknown)
 
 
-def check_model_folder(folder: Path) -> None:
-    """Raise unless a folder is new, empty or of an earlier fit, and can be written into."""
+def check_model_folder(folder: Path, known: str | None = None) -> None:
+    """Raise unless a folder is new, empty or of an earlier fit, and can be written into.
+
+    It may have a file of the name `known`.
+    """
     check_folder(folder)
-    files = [file for file in folder.glob("*") if not file.match(TEMPORARY_PATTERN)]
+    files = [f for f in folder.glob("*") if not f.match(TEMPORARY_PATTERN) and f.name != known]
     if files and not (folder / FILE).exists():
         raise ValueError(
             f"folder: got {str(folder)!r}, which holds other files, but it must be new or of an "

@@ -100,7 +100,6 @@ class SavedClassifier:
         """Write both files into a folder: the state dict in float32, as PyTorch's layers are."""
         folder = Path(folder)
         weight, bias = (torch.tensor(part.copy()) for part in (self.weight, self.bias))
-        metadata = {name: getattr(self, name) for name in sorted(_FIELDS)}
         single = {"weight": weight.float(), "bias": bias.float()}
         for name, part in single.items():
             if not part.isfinite().all():
@@ -109,7 +108,13 @@ class SavedClassifier:
                     "give tiny features another unit"
                 )
         write_tensors(folder / LINEAR, single, {"classes": self.classes})
-        write_tensors(folder / FILE, {"weight": weight, "bias": bias}, metadata)
+        self.write_file(folder / FILE)
+
+    def write_file(self, path: Path) -> None:
+        """Write fedsurf's own file only."""
+        weight, bias = (torch.tensor(part.copy()) for part in (self.weight, self.bias))
+        metadata = {name: getattr(self, name) for name in sorted(_FIELDS)}
+        write_tensors(path, {"weight": weight, "bias": bias}, metadata)
 
     @staticmethod
     def read(path: str | Path) -> "SavedClassifier":

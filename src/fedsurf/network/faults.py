@@ -90,8 +90,8 @@ class FaultyNetwork(Network):
         """Return the server's value for every agent that lives here."""
         return self.inner.publish(value)
 
-    def gather_text(self, text: str) -> list[str]:
-        """Return what every process says."""
+    def gather_text(self, text: str) -> dict[str, str]:
+        """Return the text of every process by its name."""
         return self.inner.gather_text(text)
 
     def state(self) -> dict[str, Tensor]:

@@ -294,9 +294,17 @@ class Network:
         """Return the server's `value[servers, …]` for every agent here, `[agents, …]`; not counted."""
         return value.expand(len(self.ids) - self.servers, *value.shape[1:])
 
-    def gather_text(self, text: str) -> list[str]:
-        """Return what every process says, in the order of their numbers; not counted."""
-        return [text]
+    def gather_text(self, text: str) -> dict[str, str]:
+        """Return the text of every process by its name, in the order of their numbers; not counted."""
+        return {"this process": text}
+
+    def catch_up(self) -> int:
+        """Return the round that comes next; on real machines, after skipping those that this process missed."""
+        return self.rounds
+
+    def rejoin(self) -> int:
+        """Return the round that comes next in a run that goes on from a file, which may be a later one."""
+        return self.rounds
 
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, apart from how the network was made, as named tensors."""

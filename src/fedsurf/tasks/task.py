@@ -256,6 +256,13 @@ class Task:
         """Return the task of some agents, perhaps none, such as those of one process."""
         return _unchecked(self.train.of(agents), self.test.of(agents), self.classes)
 
+    @staticmethod
+    def without_agents(features: int, classes: int, dtype: torch.dtype) -> "Task":
+        """Return the task of a process in which only a server lives."""
+        x = torch.empty(0, 1, features, dtype=dtype, device=CPU)
+        examples = Examples(x, torch.empty(0, 1, dtype=torch.int64, device=CPU))
+        return _unchecked(examples, examples, classes)
+
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> "Task":

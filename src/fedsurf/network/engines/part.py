@@ -93,10 +93,11 @@ class Part(ProcessNetwork):
         numbers = [(agents == other).nonzero().flatten() for other in range(self._processes)]
         return torch.cat(self._gather(values))[torch.cat(numbers).argsort()]
 
-    def gather_text(self, text: str) -> list[str]:
-        """Return what every process says, in the order of their numbers."""
+    def gather_text(self, text: str) -> dict[str, str]:
+        """Return the text of every process by its name, in the order of their numbers."""
         own = torch.tensor(list(text.encode()), dtype=torch.uint8, device=CPU)
-        return [bytes(said.tolist()).decode() for said in self._gather(own)]
+        found = enumerate(self._gather(own))
+        return {f"process {number}": bytes(text.tolist()).decode() for number, text in found}
 
     def _gather(self, values: Tensor) -> list[Tensor]:
         """Return what every process has, in the order of their numbers."""

@@ -142,7 +142,9 @@ class Peer:
             f"{arrivals.now.round}"
         )
 
-    def ask(self, slot: Slot, values: Values, seconds: float) -> dict[int, Message]:
+    def ask(
+        self, slot: Slot, values: Values, seconds: float, server: int | None = None
+    ) -> dict[int, Message]:
         """Tell all processes these values, and return what they told, by process; own values included.
 
         A process that answers says which neighbours it takes for dead. So it is known whose answers may
@@ -154,16 +156,22 @@ class Peer:
 
         def changed() -> bool:
             nonlocal answers
-            gone = frozenset(one for one in arrivals.neighbours if arrivals.gone(one))
+            # A server is waited for, also while it is gone.
+            gone = frozenset(n for n in arrivals.neighbours if n != server and arrivals.gone(n))
             answers = arrivals.answers(slot) | {
                 self.number: Message(own.kind, own.sender, slot, values, gone)
             }
             return said is None or bool(gone - said) or settled()
 
         def settled() -> bool:
-            awaited = {q for a in answers.values() for q in self._linked[a.sender] - a.gone}
+            reached, new = set[int](), {self.number}
+            while new:  # along links whose ends live, as far as answers tell
+                one = new.pop()
+                reached.add(one)
+                if one in answers:
+                    new |= self._linked[one] - answers[one].gone - reached
             # Who went on has all answers that it waited for, and has handed them on before.
-            return awaited <= answers.keys() or arrivals.left_behind(1)
+            return reached <= answers.keys() or arrivals.left_behind(1)
 
         end = time.monotonic() + seconds
         while self.wait(changed, max(end - time.monotonic(), 0)):

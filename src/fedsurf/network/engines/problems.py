@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.text import counted, listed
-from fedsurf.network.engines.config import AUTHORITY, Agent, Federation, host_and_port
+from fedsurf.network.engines.config import AUTHORITY, Agent, Federation, Server, host_and_port
 from fedsurf.network.engines.whole import graph_of
 
 MAX_NAME_CHARACTERS = 64
@@ -20,7 +20,7 @@ def problems_of(federation: Federation) -> list[str]:
     """List what is wrong with a federation, whatever machine it is on, one line each."""
     return [
         *_names(federation),
-        *_addresses(federation.nodes),
+        *_addresses(federation.agents, federation.server),
         *_topology(federation),
         *_learned(federation),
         *_deadlines(federation),
@@ -89,15 +89,16 @@ def _names(federation: Federation) -> Iterator[str]:
         yield f"agents: got the name {name!r} more than once, but names must differ in more than case"
 
 
-def _addresses(sites: Collection[Agent]) -> Iterator[str]:
+def _addresses(sites: Collection[Agent], server: Server | None) -> Iterator[str]:
     for site in sites:
         try:
             host_and_port(site.address)
         except ValueError as error:
             yield f"address of {site.name}: {error}"
-    for address in _repeated(site.address for site in sites):
-        shared = [site.name for site in sites if site.address == address]
-        yield f"agents: got the address {address!r} for {listed(shared)}, but addresses must differ"
+    if server is not None:  # agents with one address live in one process, which the server does not
+        for site in sites:
+            if site.address == server.address:
+                yield f"address of {site.name}: got {site.address!r}, which is that of the server"
 
 
 def _topology(federation: Federation) -> Iterator[str]:

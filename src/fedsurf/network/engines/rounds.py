@@ -285,11 +285,13 @@ class PeerNetwork(ProcessNetwork):
         rows = {one: int(one == server) for one in range(self._processes)}
         found = self._answers(value.flatten(1), rows).get(server)
         if found is None:
+            if server not in self._arrivals.alive:
+                raise ConnectionError(f"{self.names[server]}: the server is gone")
             found = value.new_full((1, shape.numel()), torch.nan)
         return found.reshape(1, *shape).expand(len(self.ids) - self.servers, *shape)
 
-    def gather_text(self, text: str) -> list[str]:
-        """Return what every process tells, in the order of their numbers; raise unless all answer."""
+    def gather_text(self, text: str) -> dict[str, str]:
+        """Return the text of every process by its name; raise unless all answer."""
         own = torch.tensor(list(text.encode()), dtype=torch.float64, device=CPU)[None]
         once = dict.fromkeys(range(self._processes), 1)
         length = torch.tensor([[own.shape[1]]], dtype=torch.float64, device=CPU)
@@ -301,16 +303,22 @@ class PeerNetwork(ProcessNetwork):
             )
         found = self._answers(functional.pad(own, (0, longest - own.shape[1])), once)
         silent = [name for number, name in enumerate(self.names) if number not in found]
+        with self._arrivals.changed:
+            late = self._arrivals.left_behind(1)
+        if late:
+            raise ConnectionError(
+                "the others are training already, and only a site that was with them can come back, with its "
+                "saved state (--resume)"
+            )
         if silent:
             raise ConnectionError(f"{listed(silent)}: no answer, so training does not start")
         # Nobody goes on before all have everything: those who went on hand no answers on.
         self._answers(length, once)
-        return [
-            bytes(found[one][0, : lengths[one]].long().clamp(0, 255).tolist()).decode(
-                errors="replace"
-            )
+        texts = (
+            bytes(found[one][0, : lengths[one]].long().clamp(0, 255).tolist())
             for one in range(self._processes)
-        ]
+        )
+        return {n: t.decode(errors="replace") for n, t in zip(self.names, texts, strict=True)}
 
     def _answers(self, own: Tensor, rows: Mapping[int, int]) -> dict[int, Tensor]:
         """Return the answers of all processes that answer, by process; `rows` are their numbers of rows.
@@ -321,7 +329,8 @@ class PeerNetwork(ProcessNetwork):
         slot = self._slot(Kind.ANSWER)
         kind = np.float32 if own.dtype == torch.float32 else np.float64
         values = _numbers(own if own.isfinite().all() else own[:0], kind)
-        found = self._peer.ask(slot, values, self.patience)
+        server = int(self._owners[0]) if self.server else None
+        found = self._peer.ask(slot, values, self.patience, server)
         answers = {}
         for one, count in rows.items():
             if one not in found:

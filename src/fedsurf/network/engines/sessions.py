@@ -30,8 +30,9 @@ def open_session(
 ) -> zenoh.Session:
     """Open the session of a process, which connects to those neighbours that come before it.
 
-    Messages for a process have keys `root/to/<receiver>/<sender>`, tokens `root/alive/<name>/<digest>`. With TLS, a
-    neighbour may send under its own name only, and read only what is sent to it; anybody else nothing.
+    Messages for a process have keys `root/to/<receiver>/<sender>`, tokens `root/alive/<name>/<digest>`.
+    With TLS, a neighbour may send under its own name only, and read only what is sent to it; anybody else
+    nothing.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ late = "renormalised"     # a late row: go without it, or "stale": use the sende
 
 [security]
 certificates = "keys"     # folder of the certificates that `fedsurf federation keys` makes
-insecure = true           # true: no encryption, on one machine only; false: with certificates
+insecure = $insecure          # true: no encryption, for trials on one machine only
 
 $topology
 
@@ -61,6 +61,7 @@ def federation_text(
     optimizer: str = "softmax-head",
     rounds: int = 20,
     label: str = "label",
+    insecure: bool = False,
 ) -> str:
     """Return the text of a federation whose sites are all on this machine; a star's has a server.
 
@@ -92,6 +93,7 @@ def federation_text(
         optimizer=_quoted(optimizer),
         rounds=rounds,
         label=_quoted(label),
+        insecure="true" if insecure else "false",
         topology=topology.rstrip(),
         agents="\n".join(sites),
     )

@@ -55,7 +55,7 @@ class ZenohNetwork(PeerNetwork):
     tls : Certificates or tuple of three paths, or None
         Authority, certificate and key; None without TLS, which is for loopback addresses.
     insecure : bool
-        Allow other addresses without TLS.
+        Allow other addresses than loopback's without TLS.
     lease : float
         Seconds after which a silent neighbour is dead.
     max_bytes : int
@@ -71,6 +71,8 @@ class ZenohNetwork(PeerNetwork):
         The rounds between which this process, having been silent, skipped others.
     refused : dict from str to Counter
         How many messages under a process's name were refused, by reason.
+    insecure : bool
+        Whether there is no TLS.
     bytes_sent, bytes_received : dict from str to int
         Bytes of messages by neighbour, without those that Zenoh and TLS add.
 
@@ -130,6 +132,7 @@ class ZenohNetwork(PeerNetwork):
             check_private(addresses, insecure)
         self._addresses, self._lease, self._max_bytes = dict(addresses), lease, max_bytes
         self._returning = returning
+        self.insecure = tls is None
         self._tls = None if tls is None else Certificates(*tls)
         federation = federation_digest(name, digest)
         self._root = f"fedsurf/{name}"
