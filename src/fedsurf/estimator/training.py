@@ -65,7 +65,8 @@ class Training:
         if file is not None and file.path.exists():
             state = self._resumed(state, file)
         else:
-            self._judge(state)
+            self._judge(state.agent_weights(network))
+        weights = state.weights
         while state.rounds < algorithm.rounds:
             if file is not None:
                 self._save(state, file)
@@ -76,18 +77,20 @@ class Training:
             else:
                 draws = self.streams.at("step", state.rounds // ROUNDS_PER_LAYER)
                 state = algorithm.round(state, self.task, network, draws)
-            if state.rounds % ROUNDS_PER_LAYER == 0 or state.rounds == algorithm.rounds:
+            over = state.rounds == algorithm.rounds
+            if over or state.rounds % ROUNDS_PER_LAYER == 0:
                 state = algorithm.after_layer(state, network)
-                self._judge(state)
+                if over or not network.behind():
+                    weights = state.agent_weights(network)
+                    self._judge(weights)
                 if on_layer is not None:
                     on_layer()
-        return state, state.agent_weights(network)
+        return state, weights
 
-    def _judge(self, state: Any) -> None:
+    def _judge(self, weights: Tensor) -> None:
         """Record how good the consensus and the agents' own heads are on the training examples."""
         network = self.network
         model, pool = self.algorithm.model, self.task.train.pooled()
-        weights = state.agent_weights(network)
         wrong = (~weights.isfinite()).sum(1, keepdim=True).to(weights)
         known = torch.cat([weights.nan_to_num(), wrong, torch.ones_like(wrong)], 1)
         *sums, bad, agents = network.total(known).unbind()

@@ -302,6 +302,10 @@ class Network:
         """Return the round that comes next; on real machines, after skipping those that this process missed."""
         return self.rounds
 
+    def behind(self) -> bool:
+        """Whether most others are in a later round, on real machines; then they answer no evaluation."""
+        return False
+
     def rejoin(self) -> int:
         """Return the round that comes next in a run that goes on from a file, which may be a later one."""
         return self.rounds

@@ -343,6 +343,11 @@ class PeerNetwork(ProcessNetwork):
             self.missing.append((slot.round, self.names[one], why))
         return answers
 
+    def behind(self) -> bool:
+        """Whether most neighbours are in a later round."""
+        with self._arrivals.changed:
+            return self._arrivals.left_behind(1)
+
     def catch_up(self) -> int:
         """Skip rounds if most neighbours are further ahead than messages are kept for."""
         arrivals = self._arrivals
