@@ -27,12 +27,12 @@ class LocalCourier:
     `lost(agent, count)` says what happens to an agent's parcel of that number: None, "parcel" or "reply".
     """
 
-    def __init__(self, agents, lost=lambda agent, count: None):
-        self.agents, self.lost = agents, lost
+    def __init__(self, agents, lost=None):
+        self.agents, self.lost = agents, lost or (lambda *_: None)
         self.names = {number: f"site-{number}" for number in range(len(agents))}
         self.counts = [0] * len(agents)
 
-    def deliver(self, parcels, seconds, *, patient=False):
+    def deliver(self, parcels, *_, **__):
         replies, why = {}, {}
         for agent, parcel in parcels.items():
             fate = self.lost(agent, self.counts[agent])

@@ -36,7 +36,10 @@ def agreed_classes(
     """
     described = description(own, features, names)
     texts = network.gather_text(json.dumps(described))
-    others = {f"process {process}": read_description(f"process {process}", text) for process, text in enumerate(texts)}
+    others = {
+        f"process {process}": read_description(f"process {process}", text)
+        for process, text in enumerate(texts)
+    }
     check_same(described, others)
     found = union(others.values())
     return found.astype(own.dtype) if described["numbers"] else found
@@ -90,8 +93,6 @@ def read_description(name: str, text: str) -> dict[str, Any]:
             f"network: got something else than features and classes from {name} ({error})"
         ) from error
     if not fits:
-        raise ValueError(
-            f"network: got something else than features and classes from {name}"
-        )
+        raise ValueError(f"network: got something else than features and classes from {name}")
     known: dict[str, Any] = described
     return known

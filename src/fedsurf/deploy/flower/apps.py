@@ -11,10 +11,11 @@ from fedsurf.deploy.flower.rows import Load, loaded_rows, rows_of
 from fedsurf.network.engines.messages import RefusedError
 
 if TYPE_CHECKING:
-    from fedsurf.estimator.tables import LabelledTable
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
+
+    from fedsurf.estimator.tables import LabelledTable
 
 
 def server_app() -> ServerApp:
@@ -29,18 +30,17 @@ def server_app() -> ServerApp:
     """
     from flwr.serverapp import ServerApp
 
-    app = ServerApp()
-
-    @app.main()
     def main(grid: Grid, context: Context) -> None:
         from fedsurf.deploy.flower.serving import serve
         from fedsurf.network.engines.flower.records import GridCourier
 
         plan = Plan.read(context.run_config)
-        result = serve(plan, GridCourier(grid, plan.agents), partial(print, flush=True))  # noqa: T201
-        result.write(plan.folder)
-        print(f"written to {Path(plan.folder).absolute()}", flush=True)  # noqa: T201
+        report = partial(print, flush=True)
+        serve(plan, GridCourier(grid, plan.agents), report).write(plan.folder)
+        report(f"written to {Path(plan.folder).absolute()}")
 
+    app = ServerApp()
+    app.main()(main)
     return app
 
 
@@ -68,12 +68,11 @@ def client_app(load: Load | None = None) -> ClientApp:
     """
     from flwr.clientapp import ClientApp
 
-    app = ClientApp()
-
-    @app.train()
     def train(message: Message, context: Context) -> Message:
         return reply_to(message, context, load)
 
+    app = ClientApp()
+    app.train()(train)
     return app
 
 

@@ -25,6 +25,7 @@ from fedsurf.evaluation.measures import consensus
 from fedsurf.evaluation.methods import METHODS, Setting, settings_for_sizes
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
+from fedsurf.network.build import shift_of
 from fedsurf.network.config import Shift
 from fedsurf.pretrained import digest, load
 from fedsurf.tasks.task import Task
@@ -74,7 +75,7 @@ def describe(x: Array, y: Array, names: list[str] | None, plan: Plan) -> dict[st
 
 
 def agree(told: Mapping[str, str], plan: Plan) -> Agreement:
-    """Return what the agents' descriptions, by name, have in common, or raise with the name of one that differs."""
+    """Return what agents' descriptions, by name, have in common, or raise with the name of one that differs."""
     described = {name: read_description(name, text) for name, text in told.items()}
     first_name, first = next(iter(described.items()))
     try:
@@ -124,7 +125,13 @@ def star_of(plan: Plan) -> StarNetwork:
     drawn, reporting = generator(plan.seed, "graph"), plan.reporting or None
     shift: Shift = "adjacency"
     if plan.method == UNROLLED:
-        shift = read_run_config(plan.optimizer).network.shift
+        config = read_run_config(plan.optimizer).network
+        if config.graph.kind != "star":
+            raise ValueError(
+                f"optimizer: got {plan.optimizer}, which was trained for the graph "
+                f"{config.graph.kind!r}, but it must be for a star"
+            )
+        shift = shift_of(config)
     return StarNetwork(plan.agents, reporting, drawn, shift, calling=plan.calling)
 
 
@@ -161,7 +168,9 @@ class Learning:
         else:
             labels = np.searchsorted(np.array(agreement.classes), y)
             owner = np.zeros(len(x), dtype=np.int64) if owner is None else owner
-            examples = examples_of(x.astype(kind), labels, owner, len(network.ids) - network.servers)
+            examples = examples_of(
+                x.astype(kind), labels, owner, len(network.ids) - network.servers
+            )
             self.task = Task(examples, examples, self.head.classes)
         self.streams = Streams(plan.seed, network.ids, "fit")
 

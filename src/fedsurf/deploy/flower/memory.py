@@ -88,9 +88,9 @@ class Memory:
     def remove_older(self) -> None:
         """Remove the folders of earlier runs that finished."""
         for folder in self.folder.parent.glob("run-*"):
-            if folder != self.folder and (folder / PROGRESS).exists():
-                if Memory(folder).finished:
-                    shutil.rmtree(folder)
+            another = folder != self.folder and (folder / PROGRESS).exists()
+            if another and Memory(folder).finished:
+                shutil.rmtree(folder)
 
     def _file(self, kind: str) -> Path:
         return self.folder / f"{kind}-{self.stage}.safetensors"

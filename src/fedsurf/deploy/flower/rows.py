@@ -39,7 +39,7 @@ def rows_of(agent: int, data: str | None, plan: Plan) -> LabelledTable:
         return read_labelled(Path(data), label=label, test_share=plan.test_share)
     if not plan.data:
         raise ValueError(
-            "data: got no table: name it in the node config, data=\"clinic.csv\", or in the run config one of "
+            'data: got no table: name it in the node config, data="clinic.csv", or in the run config one of '
             "all agents' rows"
         )
     table = read_labelled(Path(plan.data), label=label, agent=column, test_share=0.0)

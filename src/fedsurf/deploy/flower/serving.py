@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -159,8 +158,8 @@ def _record(network: ServerSide, seconds: float, sites: dict[str, Record]) -> Re
 def _line(record: Record, late: list[tuple[int, str, str]]) -> str:
     """Return a line about a step."""
     parts = [f"round {record['rounds']}", f"{record['seconds']:.1f} s", f"{record['bytes']} bytes"]
-    for name in ("accuracy", "test_accuracy"):
-        if record[name] is not None:
-            parts.append(f"{name.replace('_', ' ')} {record[name]:.3f}")
+    accuracies = {name: record[name] for name in ("accuracy", "test_accuracy")}
+    known = {name: value for name, value in accuracies.items() if value is not None}
+    parts += [f"{name.replace('_', ' ')} {value:.3f}" for name, value in known.items()]
     parts += [f"without {name} ({why})" for _, name, why in late]
     return ", ".join(parts)

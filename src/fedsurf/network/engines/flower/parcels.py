@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,13 @@ Wire = Literal["float32", "float64"]
 """Type of the numbers of rounds on their way; those of evaluations keep theirs."""
 Values = NDArray[np.generic]
 
-TYPES = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8"), "text": np.dtype("u1")}
+TYPES: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"),
+    "float64": np.dtype("<f8"),
+    "text": np.dtype("u1"),
+}
+AWAY = "not connected"
+"""Why nothing was sent to an agent."""
 MAX_ITEMS, MAX_BYTES = 2**16, 2**31
 _PLACE = re.compile(r"(rows|download|upload|answer)-(\d{1,9})-(\d{1,9})-(\d{1,9})", re.ASCII)
 
@@ -79,7 +85,8 @@ def packed(values: Tensor, wire: Wire | None = None) -> Item:
     name = "float32" if single else "float64"
     if not bool(values.isfinite().all()):
         values = values[:0]
-    numbers = np.ascontiguousarray(values.detach().cpu().numpy(), TYPES[name])
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(values.detach().cpu().numpy(), TYPES[name])
     if not np.isfinite(numbers).all():  # too large for float32
         numbers = numbers[:0]
     return Item(name, numbers.shape, numbers.tobytes())
@@ -151,8 +158,9 @@ class Parcel:
 class Courier(Protocol):
     """Carries parcels between a server and its agents."""
 
-    names: Mapping[int, str]
-    """The names of the agents that are known, by number."""
+    @property
+    def names(self) -> Mapping[int, str]:
+        """The names of the agents that are known, by number."""
 
     def deliver(
         self, parcels: Mapping[int, Parcel], seconds: float, *, patient: bool = False

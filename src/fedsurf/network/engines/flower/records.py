@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fedsurf.network.engines.flower.parcels import Item, Parcel
+from fedsurf.network.engines.flower.parcels import AWAY, Item, Parcel
 from fedsurf.network.engines.messages import RefusedError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class GridCourier:
             if left <= 0 or not (sent or waiting):
                 break
             time.sleep(POLL)
-        why |= dict.fromkeys(unsent, "not connected") | dict.fromkeys(sent.values(), "late")
+        why |= dict.fromkeys(unsent, AWAY) | dict.fromkeys(sent.values(), "late")
         return replies, why
 
     def _greet(self, online: set[int]) -> None:

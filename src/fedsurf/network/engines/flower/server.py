@@ -12,6 +12,7 @@ from torch import Tensor
 from fedsurf.common.checks import check_positive
 from fedsurf.common.text import listed
 from fedsurf.network.engines.flower.parcels import (
+    AWAY,
     Courier,
     Item,
     Parcel,
@@ -214,6 +215,10 @@ class ServerSide(Side):
             parcels = {one: Parcel(dict(self._pending[one]), place) for one in sorted(asked)}
             replies, reasons = self._courier.deliver(parcels, left, patient=patient)
             why |= reasons
+            for agent in replies.keys() | {
+                one for one, reason in reasons.items() if reason != AWAY
+            }:
+                self._sent[agent] += parcels[agent].size
             for agent, reply in replies.items():
                 try:
                     found[agent] = read(self._accept(agent, parcels[agent], reply))
@@ -228,8 +233,7 @@ class ServerSide(Side):
         return found
 
     def _accept(self, agent: int, sent: Parcel, reply: Parcel) -> Item:
-        """Count what was sent and received; return the wanted item of a reply."""
-        self._sent[agent] += sent.size
+        """Count what was received; return the wanted item of a reply."""
         self._received[agent] += reply.size
         reply.check()
         if reply.want == sent.want:
