@@ -103,7 +103,8 @@ class GridCourier:
                     self._meet(self._greetings.pop(number)[0], message, online)
                 elif number in sent:
                     self._open(sent.pop(number), message, replies, why)
-            waiting = bool(unsent) and (patient or bool(self._greetings))
+            found = any(self._nodes.get(one) in online for one in unsent)
+            waiting = bool(unsent) and (patient or found or bool(self._greetings))
             if left <= 0 or not (sent or waiting):
                 break
             time.sleep(POLL)
