@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 STYPE = "fedsurf.raw"
 ITEMS, WORDS = "items", "fedsurf"
 """Names of the two records of a message."""
-POLL = 0.25
-"""Seconds between two looks for replies."""
+POLL, LONGEST_POLL = 0.05, 0.5
+"""Seconds between two looks for replies: at first, and after many."""
 GREETING = 60.0
 """Seconds that a node has to say which agent it is, before it is asked again."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -90,6 +90,7 @@ class GridCourier:
         unsent, sent = dict(parcels), dict[str, int]()
         replies: dict[int, Parcel] = {}
         why: dict[int, str] = {}
+        pause = POLL
         while True:
             left = end - time.monotonic()
             online = set(self._grid.get_node_ids())
@@ -107,7 +108,8 @@ class GridCourier:
             waiting = bool(unsent) and (patient or found or bool(self._greetings))
             if left <= 0 or not (sent or waiting):
                 break
-            time.sleep(POLL)
+            time.sleep(pause)
+            pause = min(1.2 * pause, LONGEST_POLL)
         why |= dict.fromkeys(unsent, AWAY) | dict.fromkeys(sent.values(), "late")
         return replies, why
 
