@@ -7,7 +7,7 @@ FLOWER := $(VENV)-flower
 FLOWER_STAMP := $(FLOWER)/.installed
 
 FLOWER_TESTS := tests/algorithms/test_against_flower.py tests/deploy/test_flower.py \
-  tests/deploy/test_flower_deployment.py tests/network/engines/test_flower.py \
+  tests/deploy/test_flower_plan.py tests/deploy/test_flower_deployment.py tests/network/engines/test_flower.py \
   tests/network/engines/test_flower_records.py
 
 .DEFAULT_GOAL := help
