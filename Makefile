@@ -3,6 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FLOWER := $(VENV)-flower
+FLOWER_STAMP := $(FLOWER)/.installed
+
+FLOWER_TESTS := tests/algorithms/test_against_flower.py tests/deploy/test_flower.py \
+  tests/deploy/test_flower_plan.py tests/deploy/test_flower_deployment.py tests/network/engines/test_flower.py \
+  tests/network/engines/test_flower_records.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint bench clean
@@ -15,6 +21,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 
+# Flower needs older versions of what the other tools need, so it has an environment of its own.
+$(FLOWER_STAMP): pyproject.toml constraints-flower.txt
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+	  -e '.[deploy,flower]' hypothesis pytest pytest-randomly
+	@touch $(FLOWER_STAMP)
+
 setup: $(STAMP) ## create the environment and install fedsurf into it
 
 demo: $(STAMP) ## run the pretrained optimizer on digits, then meta-train U-DGD
@@ -23,8 +36,9 @@ demo: $(STAMP) ## run the pretrained optimizer on digits, then meta-train U-DGD
 test: $(STAMP) ## run the tests, in random order
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-test-slow: $(STAMP) ## run the tests at full scale
+test-slow: $(STAMP) $(FLOWER_STAMP) ## run the tests at full scale, and those with Flower
 	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m pytest -m 'slow or not slow' $(FLOWER_TESTS)
 
 lint: $(STAMP) ## run ruff, mypy and import-linter
 	$(BIN)/ruff check .
@@ -36,5 +50,5 @@ bench: $(STAMP) ## run all benchmarks and print their tables
 	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
 
 clean: ## remove the environment, caches and runs made by the demo
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build demo-run
+	rm -rf $(VENV) $(FLOWER) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build demo-run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -71,15 +71,24 @@ def agreed_columns(network: Network, own: Columns | None) -> Columns:
     Every process sends its own columns, or None for a server, and no row.
     """
     text = json.dumps(None if own is None else asdict(own))
-    said = [_read(name, text) for name, text in network.gather_text(text).items()]
-    found = {name: columns for name, columns in said if columns is not None}
+    found = {}
+    for name, said in network.gather_text(text).items():
+        columns = read_columns(name, said)
+        if columns is not None:
+            found[name] = columns
+    return common_columns(found)
+
+
+def common_columns(found: Mapping[str, Columns]) -> Columns:
+    """Return the features that all have and the classes that any has, or raise with those that differ.
+
+    Features that most have are taken for right, so that the error is about the others.
+    """
     if not found:
         raise ValueError("network: got no process that holds rows")
-    # What most have is taken for right, so that the error is about those that differ.
     shapes = Counter((c.count, c.names, c.labels) for c in found.values())
-    usual = next(
-        c for c in found.values() if (c.count, c.names, c.labels) == shapes.most_common(1)[0][0]
-    )
+    [(shape, _)] = shapes.most_common(1)
+    usual = next(c for c in found.values() if (c.count, c.names, c.labels) == shape)
     others = {name: usual.difference(columns) for name, columns in found.items()}
     wrong = [f"{name} has {difference}" for name, difference in others.items() if difference]
     if wrong:
@@ -87,23 +96,20 @@ def agreed_columns(network: Network, own: Columns | None) -> Columns:
             f"X, y: got columns that differ between the processes of the federation: {'; '.join(wrong)}. "
             "All must have the same features, in the same order"
         )
-    every = {label for columns in found.values() for label in columns.classes}
+    classes = sorted({label for columns in found.values() for label in columns.classes})
     single = all(columns.single for columns in found.values())
-    return Columns(usual.count, usual.names, usual.labels, tuple(sorted(every)), single)
+    return replace(usual, classes=tuple(classes), single=single)
 
 
-def _read(name: str, text: str) -> tuple[str, Columns | None]:
-    """Parse the columns of a process, which is not trusted to have the right form."""
+def read_columns(name: str, text: str) -> Columns | None:
+    """Parse what a process tells of its columns, which is not trusted to have the right form."""
     try:
         content = json.loads(text)
-        if content is None:
-            return name, None
-        columns = columns_from(content)
+        return None if content is None else columns_from(content)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
             f"network: got something else than features and classes from {name} ({error})"
         ) from error
-    return name, columns
 
 
 def columns_from(content: Any) -> Columns:

@@ -170,6 +170,20 @@ def run_digest(run: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def load_optimizer(run: str | Path, model: SoftmaxHead) -> UDGD:
+    """Return a run's best optimizer, for a model of the sizes that it was trained for; data is not read."""
+    folder = RunFolder(Path(run))
+    config = _read_config(folder)
+    optimizer = UDGD(model, config.optimizer, seeded(config.seed, "parameters"))
+    folder.read_best(optimizer)
+    return optimizer.requires_grad_(False)
+
+
+def read_run_config(run: str | Path) -> ExperimentConfig:
+    """Return the configuration of a run."""
+    return _read_config(RunFolder(Path(run)))
+
+
 def load_comparable(
     run: str | Path, environment: Environment, network: NetworkConfig
 ) -> Experiment:

@@ -240,11 +240,18 @@ def settings_that_fit(
     the settings decide: it then minimises what centralised training minimises.
     """
     fewest = min(int(task.train.counts.min()) for task in tasks)
+    unequal = any(int(task.train.counts.min()) < int(task.train.counts.max()) for task in tasks)
+    return settings_for_sizes(method, settings, fewest, unequal=unequal)
+
+
+def settings_for_sizes(
+    method: Method, settings: Settings, fewest: int, *, unequal: bool
+) -> dict[str, Setting]:
+    """Return settings that suit agents of whom one has the `fewest` examples; see `settings_that_fit`."""
     fitting = dict(settings)
     wanted = fitting.get("batch_size")
     if isinstance(wanted, int) and wanted > fewest:
         fitting["batch_size"] = None
-    unequal = any(int(task.train.counts.min()) < int(task.train.counts.max()) for task in tasks)
     if unequal and "weighting" in method.options:
         return {"weighting": "examples", **fitting}
     return fitting
