@@ -9,11 +9,11 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind
+from fedsurf.common.checks import check_kind, check_option
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import next_seed
 from fedsurf.common.streams import Streams
-from fedsurf.network.config import Shift
+from fedsurf.network.config import Shift, Wire
 from fedsurf.network.facts import Facts, Spectrum
 from fedsurf.network.operators import (
     MAX_DENSE_NODES,
@@ -22,6 +22,7 @@ from fedsurf.network.operators import (
     product,
     shift_weights,
 )
+from fedsurf.network.wire import Form, Layout, Parts
 
 SERVER = -1
 """The id of a server's row."""
@@ -69,6 +70,9 @@ class Network:
         The shift operator S; see `NetworkConfig`.
     generator : torch.Generator or None
         For networks that are random, such as a star: the seed of their draws.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages as they travel; see `fedsurf.network.wire`. An agent's own values are never
+        rounded, and float32 leaves all as they are.
 
     Attributes
     ----------
@@ -100,9 +104,12 @@ class Network:
         graph: nx.Graph,
         shift: Shift = "adjacency",
         generator: torch.Generator | None = None,
+        *,
+        wire: Wire = "float32",
     ) -> None:
+        check_option(wire, Wire, "wire")
         self.graph, self.shift = self._checked(graph), shift
-        self._seed = 0
+        self._wire, self._seed = wire, 0
         edges = (
             torch.tensor(sorted(self.graph.edges), dtype=torch.int64, device=CPU).reshape(-1, 2).T
         )
@@ -146,6 +153,11 @@ class Network:
         )
 
     @property
+    def wire(self) -> Wire:
+        """The numbers of messages as they travel."""
+        return self._wire
+
+    @property
     def rounds(self) -> int:
         """Communication rounds so far."""
         return self._rounds
@@ -160,6 +172,16 @@ class Network:
         """Floats sent over all links so far."""
         return int(self.link_floats.sum())
 
+    @property
+    def link_bytes(self) -> Tensor:
+        """Bytes of the messages sent over each link so far, headers included, int64 `[links]`."""
+        return self._link_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the messages sent over all links so far."""
+        return int(self.link_bytes.sum())
+
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Begin a new run, with the counts at 0; `generator` seeds the draws of the run.
 
@@ -169,6 +191,7 @@ class Network:
             self._seed = next_seed(generator)
         self._rounds = 0
         self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64, device=CPU)
+        self._link_bytes = torch.zeros_like(self._link_floats)
 
     def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return S in the given floating type on a device, `[nodes, nodes]`, dense or sparse."""
@@ -188,11 +211,17 @@ class Network:
         """
         return self._communicate([values], floats)[0]
 
-    def mix_parts(self, *parts: Tensor) -> list[Tensor]:
-        """Communicate for one round with messages of several parts: return S·part for each `[rows, …]`."""
-        return self._communicate(parts)
+    def mix_parts(self, *parts: Tensor, layout: Layout | None = None) -> list[Tensor]:
+        """Communicate for one round with messages of several parts: return S·part for each `[rows, …]`.
 
-    def _communicate(self, parts: Sequence[Tensor], floats: int | None = None) -> list[Tensor]:
+        `layout` are the sections of the message that are rounded apart, if the wire is not float32; by
+        default the parts.
+        """
+        return self._communicate(parts, layout=layout)
+
+    def _communicate(
+        self, parts: Sequence[Tensor], floats: int | None = None, layout: Layout | None = None
+    ) -> list[Tensor]:
         rows = len(self.ids)
         for part in parts:
             if part.dim() < 2 or len(part) != rows:
@@ -201,8 +230,28 @@ class Network:
                 )
             if not part.is_floating_point():
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
-        size = sum(part.shape[1:].numel() for part in parts) if floats is None else floats
-        return self.exchange(parts, parts, NOTHING_LOST, size)
+        parts = Parts(parts, layout)
+        sizes = [part.shape[1:].numel() for part in parts]
+        size = sum(sizes) if floats is None else floats
+        form, sent = self.form(parts, size), list(parts)
+        if form.wire != "float32":
+            rows_sent = torch.cat([part.flatten(1) for part in parts], 1)
+            rounded = form.rounded(rows_sent, self.streams(self.ids).at("rows", self.rounds))
+            split = zip(torch.split(rounded, sizes, 1), parts, strict=True)
+            sent = [values.reshape(part.shape) for values, part in split]
+        return self.exchange(parts, sent, NOTHING_LOST, size)
+
+    def form(self, values: Sequence[Tensor], floats: int | None = None) -> Form:
+        """Return the form in which the parts `values` of a message travel, each `[rows, …]`.
+
+        Numbers that their algorithm sends in fewer bits, as `floats`, are not rounded again.
+        """
+        form = Form(self.wire, Parts(values).layout)
+        return form if floats in (None, form.numbers) else Form("float32", [(1, floats or 0)])
+
+    def streams(self, ids: Tensor) -> Streams:
+        """Return the streams that round the messages of some nodes in this run."""
+        return Streams(self._seed, ids, "wire")
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
@@ -212,13 +261,15 @@ class Network:
         Parameters
         ----------
         values : sequence of Tensor
-            The rows' own values, the parts of a message, each `[rows, …]`.
+            The rows' own values, the parts of a message, each `[rows, …]`; `Parts` with their layout, or
+            any sequence.
         sent : sequence of Tensor
             The values as their neighbours receive them; the same tensors if nothing differs.
         floats : int
             Number of floats of a message.
         """
-        self.count_round(floats, None if lost.unsent is None else ~lost.unsent)
+        used = None if lost.unsent is None else ~lost.unsent
+        self.count_round(floats, used, self.form(values, floats))
         return [self._exchange_part(*part, lost) for part in zip(values, sent, strict=True)]
 
     def _exchange_part(self, values: Tensor, sent: Tensor, lost: LostMessages) -> Tensor:
@@ -242,20 +293,37 @@ class Network:
         used = None if lost.unsent is None else ~lost.unsent
         return *lost.weigh(own, links, self.links[1]), used
 
-    def count_round(self, floats: int, used: Tensor | None = None) -> None:
-        """Count a round with messages of `floats` on the links that were used, bool `[links]`, or on all."""
+    def count_round(
+        self, floats: int, used: Tensor | None = None, form: Form | None = None
+    ) -> None:
+        """Count a round with messages of `floats` on the links that were used, bool `[links]`, or on all.
+
+        `form` is that of the messages, float32 by default.
+        """
         self._rounds += 1
-        self._count_floats(floats, used)
+        self._count(floats, form or Form("float32", [(1, floats)]), used)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:  # noqa: ARG002
         """Begin a round of a server; see `StarNetwork`."""
         raise self._no_server()
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def download(
+        self,
+        value: Tensor,  # noqa: ARG002
+        called: Called,  # noqa: ARG002
+        among: Tensor | None = None,  # noqa: ARG002
+        layout: Layout | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Send the server's `value[servers, …]` to called agents; see `StarNetwork`."""
         raise self._no_server()
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def upload(
+        self,
+        values: Tensor,  # noqa: ARG002
+        called: Called,  # noqa: ARG002
+        among: Tensor | None = None,  # noqa: ARG002
+        layout: Layout | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server; see `StarNetwork`."""
         raise self._no_server()
 
@@ -297,17 +365,21 @@ class Network:
             "seed": torch.tensor(self._seed, device=CPU),
             "rounds": torch.tensor(self._rounds, device=CPU),
             "link_floats": self._link_floats,
+            "link_bytes": self._link_bytes,
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
         self._seed, self._rounds = int(state["seed"]), int(state["rounds"])
         self._link_floats = state["link_floats"].clone()
+        self._link_bytes = state["link_bytes"].clone()
 
-    def _count_floats(self, floats: int, used: Tensor | None = None) -> None:
-        """Count the floats of a message on the links that were used, bool `[links]`, or on all."""
-        # Copy, so that earlier references to the counts keep their values.
-        self._link_floats = self._link_floats + (floats if used is None else floats * used)
+    def _count(self, floats: int, form: Form, used: Tensor | None = None) -> None:
+        """Count a message on the links that were used, bool `[links]`, or on all."""
+        # Copies, so that earlier references to the counts keep their values.
+        times = 1 if used is None else used.long()
+        self._link_floats = self._link_floats + floats * times
+        self._link_bytes = self._link_bytes + form.message_bytes * times
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)

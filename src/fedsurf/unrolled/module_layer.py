@@ -273,7 +273,8 @@ class GradientTransferAlgorithm:
         if state.rounds:
             own = torch.lerp(own, state.summaries, PROGRESS_DECAY)
         message = torch.cat([sent, own], 1)
-        (mixed,) = mix_lazily(network, [message], [network.mix(message)])
+        layout = [(1, sent.shape[1]), (own.shape[1], 1)]
+        mixed = mix_lazily(network, [message], network.mix_parts(message, layout=layout))[0]
         received, summaries = mixed[:, : model.parameters], mixed[:, model.parameters :]
         new_weights = (1 - keep - stay - memory) * received
         new_weights = new_weights + keep * sent + stay * weights + memory * state.previous

@@ -39,6 +39,7 @@ from fedsurf.unrolled.transferable.summaries import (
     contributions,
     curvature,
     no_progress,
+    shared_layout,
     varying_count,
 )
 
@@ -156,9 +157,12 @@ def round_over_graph(
     if state.rounds:
         sent = weighted_sum(correction, state.head - state.fitted, plus=sent)
     summaries = [state.sums, torch.lerp(update.progress, state.progress, PROGRESS_DECAY)]
+    # Sums and counts differ in size by orders of magnitude: each is a section of one number.
+    layout = [(1, sent.shape[1]), (sum(part.shape[1] for part in summaries), 1)]
     sharing = state.rounds < algorithm.shared_rounds
     if sharing:
         summaries += [state.moments, state.spreads]
+        layout += shared_layout(state.moments, state.spreads, algorithm.model.features)
     mass = None
     if algorithm.weigh_agents:
         mass = task.train.counts[:, None].to(state.head) ** MASS_POWER
@@ -167,7 +171,9 @@ def round_over_graph(
         parts.append(torch.lerp(update.confidence_sums, state.confidence_sums, PROGRESS_DECAY))
     if mass is not None:
         parts.append(mass)
-    head, averages, *rest = mix_lazily(network, parts, network.mix_parts(*parts))
+    layout += [(part.shape[1], 1) for part in parts[2:]]
+    mixed = network.mix_parts(*parts, layout=layout)
+    head, averages, *rest = mix_lazily(network, parts, mixed)
     if mass is not None:
         head = head / rest.pop()
     sums, progress, *shared = torch.split(averages, [part.shape[1] for part in summaries], 1)

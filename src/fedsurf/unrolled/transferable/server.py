@@ -9,6 +9,7 @@ the features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.network.network import Called
+from fedsurf.network.wire import Layout
 from fedsurf.tasks.groups import join_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
@@ -40,6 +42,7 @@ from fedsurf.unrolled.transferable.summaries import (
     contributions,
     curvature,
     no_progress,
+    shared_layout,
     varying_count,
 )
 
@@ -119,12 +122,15 @@ def round_through_server(
     called = network.call()
     state = _with_units(algorithm, state, called, task, network)
     message = server_message(state)
-    received = network.download(torch.cat(message, 1), called)
+    features = algorithm.model.features
+    layout = message_layout(message, features)
+    received = network.download(torch.cat(message, 1), called, layout=layout)
     sizes = [part.shape[1] for part in message]
     parts = torch.split(received, sizes, 1)
     reply = agent_reply(algorithm, state, called, parts, task, network, streams)
     sizes = [part.shape[1] for part in reply]
-    uploaded = network.upload(torch.cat(reply, 1), called)
+    layout = message_layout(reply, features)
+    uploaded = network.upload(torch.cat(reply, 1), called, layout=layout)
     if network.servers:
         state = server_update(algorithm, state, torch.split(uploaded, sizes, 1), network)
     # In the first rounds, all agents need new units after the round.
@@ -153,13 +159,24 @@ def _with_units(
     new = ~state.informed
     fresh = called.only(new, network.agent_rows(network.ids))
     units = torch.cat(algorithm.units(task.train.dtype, state.spreads), 1)
-    received = network.download(units, fresh, among=new)
+    layout = [(2, algorithm.model.features)]
+    received = network.download(units, fresh, among=new, layout=layout)
     rows = fresh.here.to(received.device)
     base, unit = (
         one.index_copy(0, rows, values)
         for one, values in zip((state.base, state.unit), received.chunk(2, 1), strict=True)
     )
     return replace(state, base=base, unit=unit) if len(rows) else state
+
+
+def message_layout(parts: Sequence[Tensor], features: int) -> Layout:
+    """Return the sections of a server's message or of a reply, given its parts; see `graph`."""
+    head, sums, progress, moments, *others = parts
+    layout = [(1, head.shape[1]), (sums.shape[1] + progress.shape[1], 1)]
+    *rest, spreads = others or [moments[:, :0]]
+    of_moments, of_sketch, *of_spreads = shared_layout(moments, spreads, features)
+    single = [(part.shape[1], 1) for part in rest]
+    return [*layout, of_moments, of_sketch, *single, *of_spreads]
 
 
 def server_message(state: TransferServerState) -> list[Tensor]:

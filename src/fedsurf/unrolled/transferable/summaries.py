@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.network.wire import Layout
 from fedsurf.unrolled.transferable.local import Groups, LocalExamples, by_group
 
 SUMS_SIZE = 7
@@ -76,6 +77,14 @@ def unpack(message: Tensor, features: int, width: int) -> Tensor:
     sketch[:, row, column] = message
     sketch[:, column, row] = message
     return sketch
+
+
+def shared_layout(moments: Tensor, spreads: Tensor, features: int) -> Layout:
+    """Return the sections of moments and spreads in a message: sums, sketch, and each kind of spread."""
+    layout = [(1, features), (1, moments.shape[1] - features)]
+    if spreads.shape[1]:
+        layout += [(1, 1), (spreads.shape[1] // features, features)]
+    return layout
 
 
 class Contribution(NamedTuple):
