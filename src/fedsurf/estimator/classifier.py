@@ -41,13 +41,13 @@ from fedsurf.evaluation.measures import (
     all_finite,
     consensus,
     disagreement,
-    floats_sent,
     mean_loss,
     mean_over_agents,
+    sent_so_far,
     share_of_hits,
 )
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Calling, Network
+from fedsurf.network import Calling, Network, Wire
 from fedsurf.pretrained import load
 from fedsurf.tasks.groups import group_agents, split_examples, split_groups
 from fedsurf.tasks.task import Task
@@ -85,6 +85,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     calling : {"in-turn", "random"}
         How the server of a star calls agents: in turn, in a random order, every agent once before any
         is called again; or drawn at random in each round. Ignored for other graphs.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages as they travel: rounded, if not float32.
     rounds : int
         Communication rounds of training. The optimizer learned with up to 40; more give a warning.
     standardize : bool or "auto"
@@ -99,7 +101,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     network : Network or None
         A network on which this process holds some agents' rows, such as `fedsurf.network.engines` has: the
         others hold theirs, and all call `fit` with the same settings. By default all agents' rows are
-        here, and the network is simulated.
+        here, and the network is simulated. It has its own graph and wire.
     n_jobs : int or None
         Number of threads; None is one, unless joblib is configured otherwise, and -1 is all cores. More
         than one pays only with many rows and features, on an idle machine.
@@ -121,12 +123,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Each agent's own head, `[agents, classes, features]` and `[agents, classes]`.
     graph_ : networkx.Graph or None
         The graph of the agents' ids; None through a server.
-    n_rounds_, floats_ : int
-        The rounds of training, and the floats that crossed any link in them.
+    n_rounds_, floats_, bytes_ : int
+        The rounds of training, and the floats that crossed any link in them; the bytes of their messages.
     units_ : ndarray
         The unit that agents found for each feature, averaged over the agents, `[features]`.
     trajectory_ : dict of str to ndarray
-        Values at the start and after every layer (of two rounds): rounds; floats; loss and accuracy of
+        Values at the start and after every layer (of two rounds): rounds; floats; bytes; loss and accuracy of
         the consensus model on all training examples; agent_accuracy, of each agent's head on its own
         training examples, averaged over agents; disagreement, the root mean square distance of the
         agents' heads from their average.
@@ -155,6 +157,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probability: float | None = None,
         reporting: int | None = None,
         calling: Calling = "in-turn",
+        wire: Wire = "float32",
         rounds: int = 20,
         standardize: bool | Literal["auto"] = "auto",
         batch_size: int | None = None,
@@ -170,6 +173,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.probability = probability
         self.reporting = reporting
         self.calling = calling
+        self.wire = wire
         self.rounds = rounds
         self.standardize = standardize
         self.batch_size = batch_size
@@ -222,7 +226,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, self.agents_, self.owner_ = classes, ids, owner
         known = {} if self.network is not None else dict(enumerate(ids.tolist()))
         self.graph_ = None if network.server else nx.relabel_nodes(network.graph, known)
-        self.n_rounds_, self.floats_ = network.rounds, floats_sent(network)
+        self.n_rounds_, self.floats_ = network.rounds, int(self.trajectory_["floats"][-1])
+        self.bytes_ = int(self.trajectory_["bytes"][-1])
         return self
 
     def _federation(self, agents: Any, rows: int, seed: int) -> tuple[Array, Array, Network]:
@@ -239,6 +244,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             probability=self.probability,
             reporting=self.reporting,
             calling=self.calling,
+            wire=self.wire,
         )
         return ids, owner, network
 
@@ -305,6 +311,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"standardize: got {self.standardize!r}, but it must be True, False or 'auto'"
             )
         check_option(self.calling, Calling, "calling")
+        check_option(self.wire, Wire, "wire")
         for name in ("degree", "rounds"):
             check_whole(getattr(self, name), name)
         for name in ("n_agents", "reporting", "n_jobs"):
@@ -366,10 +373,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             pairs = zip(split_groups(weights, groups), parts, strict=True)
             own = torch.cat([head.accuracy(heads, part) for heads, part in pairs])
             self._staged.append(_matrix(mean, head)[0])
+            floats, sent_bytes = sent_so_far(network)
             records.append(
                 {
                     "rounds": network.rounds,
-                    "floats": floats_sent(network),
+                    "floats": floats,
+                    "bytes": sent_bytes,
                     "loss": float(mean_loss(head, mean, pool, network)),
                     "accuracy": float(share_of_hits(head, mean, pool, network)),
                     "agent_accuracy": float(mean_over_agents(own[:, None], network)),

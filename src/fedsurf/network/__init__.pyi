@@ -9,6 +9,7 @@ from .config import GraphKind as GraphKind
 from .config import LostWeights as LostWeights
 from .config import NetworkConfig as NetworkConfig
 from .config import Shift as Shift
+from .config import Wire as Wire
 from .faults import FaultyNetwork as FaultyNetwork
 from .faults import LeavingNetwork as LeavingNetwork
 from .faults import LossyNetwork as LossyNetwork

@@ -22,7 +22,7 @@ from fedsurf.network.operators import (
     product,
     shift_weights,
 )
-from fedsurf.network.wire import Form, Layout, Parts
+from fedsurf.network.wire import Form, Layout, Parts, Sections
 
 SERVER = -1
 """The id of a server's row."""
@@ -247,7 +247,9 @@ class Network:
         Numbers that their algorithm sends in fewer bits, as `floats`, are not rounded again.
         """
         form = Form(self.wire, Parts(values).layout)
-        return form if floats in (None, form.numbers) else Form("float32", [(1, floats or 0)])
+        return (
+            form if floats in (None, form.numbers) else Form("float32", [Sections(1, floats or 0)])
+        )
 
     def streams(self, ids: Tensor) -> Streams:
         """Return the streams that round the messages of some nodes in this run."""
@@ -301,7 +303,7 @@ class Network:
         `form` is that of the messages, float32 by default.
         """
         self._rounds += 1
-        self._count(floats, form or Form("float32", [(1, floats)]), used)
+        self._count(floats, form or Form("float32", [Sections(1, floats)]), used)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:  # noqa: ARG002
         """Begin a round of a server; see `StarNetwork`."""

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsurf.network.config import Wire
-from fedsurf.network.wire import HEADER_BYTES, SECTION_BYTES, Form
+from fedsurf.network.wire import HEADER_BYTES, SECTION_BYTES, Form, Sections
 
 MAGIC, VERSION = b"FSRF", 1
 # Magic, version, kind, type, sections, digest, sender, run, round, part, bytes of the mask, rows, columns.
 _HEADER = struct.Struct("<4sBBBB16sIIIHHII")
-_SECTION = struct.Struct("<II")
+_SECTION = struct.Struct("<II?")
 _KIND_PLACE = 5
 _TYPES = (np.dtype("<f4"), np.dtype("<f8"))
 _FORMS: dict[Wire, int] = {"float32": 0, "float16": 2, "int8": 3}
@@ -163,5 +163,4 @@ def _form(table: bytes, wire: Wire) -> Form:
     """Return the form with the layout in a table, whose sections are not empty."""
     if len(table) % SECTION_BYTES:
         raise RefusedError("size differs from its header")
-    layout = list(_SECTION.iter_unpack(table))
-    return Form(wire, layout)
+    return Form(wire, [Sections(*entry) for entry in _SECTION.iter_unpack(table)])

@@ -38,8 +38,8 @@ from fedsurf.unrolled.transferable.summaries import (
     common_centre,
     contributions,
     curvature,
+    message_layout,
     no_progress,
-    shared_layout,
     varying_count,
 )
 
@@ -157,12 +157,9 @@ def round_over_graph(
     if state.rounds:
         sent = weighted_sum(correction, state.head - state.fitted, plus=sent)
     summaries = [state.sums, torch.lerp(update.progress, state.progress, PROGRESS_DECAY)]
-    # Sums and counts differ in size by orders of magnitude: each is a section of one number.
-    layout = [(1, sent.shape[1]), (sum(part.shape[1] for part in summaries), 1)]
     sharing = state.rounds < algorithm.shared_rounds
     if sharing:
         summaries += [state.moments, state.spreads]
-        layout += shared_layout(state.moments, state.spreads, algorithm.model.features)
     mass = None
     if algorithm.weigh_agents:
         mass = task.train.counts[:, None].to(state.head) ** MASS_POWER
@@ -171,7 +168,9 @@ def round_over_graph(
         parts.append(torch.lerp(update.confidence_sums, state.confidence_sums, PROGRESS_DECAY))
     if mass is not None:
         parts.append(mass)
-    layout += [(part.shape[1], 1) for part in parts[2:]]
+    sizes = [part.shape[1] for part in summaries]
+    others = sum(sizes[3:]) + sum(part.shape[1] for part in parts[2:])
+    layout = message_layout(algorithm.model, sum(sizes[:2]), sum(sizes[2:3]), others)
     mixed = network.mix_parts(*parts, layout=layout)
     head, averages, *rest = mix_lazily(network, parts, mixed)
     if mass is not None:

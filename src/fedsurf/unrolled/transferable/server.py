@@ -21,7 +21,7 @@ from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.network.network import Called
-from fedsurf.network.wire import Layout
+from fedsurf.network.wire import Layout, Sections
 from fedsurf.tasks.groups import join_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
@@ -41,8 +41,8 @@ from fedsurf.unrolled.transferable.summaries import (
     common_centre,
     contributions,
     curvature,
+    message_layout,
     no_progress,
-    shared_layout,
     varying_count,
 )
 
@@ -122,14 +122,13 @@ def round_through_server(
     called = network.call()
     state = _with_units(algorithm, state, called, task, network)
     message = server_message(state)
-    features = algorithm.model.features
-    layout = message_layout(message, features)
+    layout = _layout(algorithm, message)
     received = network.download(torch.cat(message, 1), called, layout=layout)
     sizes = [part.shape[1] for part in message]
     parts = torch.split(received, sizes, 1)
     reply = agent_reply(algorithm, state, called, parts, task, network, streams)
     sizes = [part.shape[1] for part in reply]
-    layout = message_layout(reply, features)
+    layout = _layout(algorithm, reply)
     uploaded = network.upload(torch.cat(reply, 1), called, layout=layout)
     if network.servers:
         state = server_update(algorithm, state, torch.split(uploaded, sizes, 1), network)
@@ -159,7 +158,7 @@ def _with_units(
     new = ~state.informed
     fresh = called.only(new, network.agent_rows(network.ids))
     units = torch.cat(algorithm.units(task.train.dtype, state.spreads), 1)
-    layout = [(2, algorithm.model.features)]
+    layout = [Sections(units.shape[1], 1)]
     received = network.download(units, fresh, among=new, layout=layout)
     rows = fresh.here.to(received.device)
     base, unit = (
@@ -169,14 +168,10 @@ def _with_units(
     return replace(state, base=base, unit=unit) if len(rows) else state
 
 
-def message_layout(parts: Sequence[Tensor], features: int) -> Layout:
-    """Return the sections of a server's message or of a reply, given its parts; see `graph`."""
-    head, sums, progress, moments, *others = parts
-    layout = [(1, head.shape[1]), (sums.shape[1] + progress.shape[1], 1)]
-    *rest, spreads = others or [moments[:, :0]]
-    of_moments, of_sketch, *of_spreads = shared_layout(moments, spreads, features)
-    single = [(part.shape[1], 1) for part in rest]
-    return [*layout, of_moments, of_sketch, *single, *of_spreads]
+def _layout(algorithm: TransferableAlgorithm, parts: Sequence[Tensor]) -> Layout:
+    """Return the sections of the server's message or of a reply."""
+    _, sums, progress, moments, *others = (part.shape[1] for part in parts)
+    return message_layout(algorithm.model, sums + progress, moments, sum(others))
 
 
 def server_message(state: TransferServerState) -> list[Tensor]:
