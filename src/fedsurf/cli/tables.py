@@ -154,10 +154,13 @@ def methods_table(found: Evaluation) -> Table:
     table = new_table(
         f"Accuracy on {counted(len(found.centralised), 'meta-test task')} "
         "(mean ± standard error over tasks)",
-        ("method", "rounds", "floats per link", "kB per link", "own %", "pooled %"),
+        ("method", "rounds", "floats", "kB", "own %", "pooled %"),
         text=("method",),
-        wrap=("method", "floats per link", "kB per link"),
-        caption="own: on each agent's own test examples; pooled: on those of the whole federation",
+        wrap=("method",),
+        caption=(
+            "floats, kB: per link; own: on each agent's own test examples; pooled: on those of the whole "
+            "federation"
+        ),
     )
     names = [found.unrolled.name, *(f"DGD, step {size:g} (tuned)" for size in found.step_sizes)]
     for name, runs in zip(names, [found.unrolled, *found.classical], strict=True):
