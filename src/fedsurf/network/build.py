@@ -17,7 +17,8 @@ from fedsurf.network.config import (
     Shift,
 )
 from fedsurf.network.faults import LeavingNetwork, LossyNetwork, StaleNetwork
-from fedsurf.network.network import Network, check_graph, numbered
+from fedsurf.network.graphs import check_graph, numbered
+from fedsurf.network.network import Network
 from fedsurf.network.star import StarNetwork
 
 MAX_DRAWS = 100

@@ -1,6 +1,6 @@
 """A network: a graph on which agents exchange messages in rounds, which are counted link by link."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -9,12 +9,13 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind, check_option
+from fedsurf.common.checks import check_option
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import next_seed
 from fedsurf.common.streams import Streams
 from fedsurf.network.config import Shift, Wire
 from fedsurf.network.facts import Facts, Spectrum
+from fedsurf.network.graphs import check_graph
 from fedsurf.network.operators import (
     MAX_DENSE_NODES,
     NOTHING_LOST,
@@ -231,15 +232,9 @@ class Network:
             if not part.is_floating_point():
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
         parts = Parts(parts, layout)
-        sizes = [part.shape[1:].numel() for part in parts]
-        size = sum(sizes) if floats is None else floats
-        form, sent = self.form(parts, size), list(parts)
-        if form.wire != "float32":
-            rows_sent = torch.cat([part.flatten(1) for part in parts], 1)
-            rounded = form.rounded(rows_sent, self.streams(self.ids).at("rows", self.rounds))
-            split = zip(torch.split(rounded, sizes, 1), parts, strict=True)
-            sent = [values.reshape(part.shape) for values, part in split]
-        return self.exchange(parts, sent, NOTHING_LOST, size)
+        form = self.form(parts, floats)
+        sent = form.rounded_parts(parts, self.streams(self.ids).at("rows", self.rounds))
+        return self.exchange(parts, sent, NOTHING_LOST, form.numbers)
 
     def form(self, values: Sequence[Tensor], floats: int | None = None) -> Form:
         """Return the form in which the parts `values` of a message travel, each `[rows, …]`.
@@ -247,9 +242,9 @@ class Network:
         Numbers that their algorithm sends in fewer bits, as `floats`, are not rounded again.
         """
         form = Form(self.wire, Parts(values).layout)
-        return (
-            form if floats in (None, form.numbers) else Form("float32", [Sections(1, floats or 0)])
-        )
+        if floats is None or floats == form.numbers:
+            return form
+        return Form("float32", [Sections(1, floats)])
 
     def streams(self, ids: Tensor) -> Streams:
         """Return the streams that round the messages of some nodes in this run."""
@@ -298,10 +293,7 @@ class Network:
     def count_round(
         self, floats: int, used: Tensor | None = None, form: Form | None = None
     ) -> None:
-        """Count a round with messages of `floats` on the links that were used, bool `[links]`, or on all.
-
-        `form` is that of the messages, float32 by default.
-        """
+        """Count a round with messages of a form on the links that were used, bool `[links]`, or on all."""
         self._rounds += 1
         self._count(floats, form or Form("float32", [Sections(1, floats)]), used)
 
@@ -413,58 +405,3 @@ class Network:
             f"network: got a {type(self).__name__} without a server, "
             "but only a server calls agents: use a StarNetwork"
         )
-
-
-def check_graph(graph: nx.Graph) -> nx.Graph:
-    """Return a connected graph with its nodes numbered 0, 1, … in their order; raise if it is not one."""
-    _check_links(graph, "graph")
-    _check_connected(graph, "graph: got")
-    return numbered(graph, list(graph))
-
-
-def check_graphs(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
-    """Return graphs of the same nodes, numbered in the order of the first; raise if they are not.
-
-    All their links together must connect the nodes; a single graph may fall apart.
-    """
-    if isinstance(graphs, nx.Graph) or not len(graphs):
-        got = "one networkx graph" if isinstance(graphs, nx.Graph) else "an empty sequence"
-        raise ValueError(f"graphs: got {got}, but it must be a sequence of networkx graphs")
-    for place, graph in enumerate(graphs):
-        _check_links(graph, f"graphs[{place}]")
-        other = set(graphs[0]) ^ set(graph)
-        if other:
-            raise ValueError(
-                f"graphs[{place}]: got other nodes than in the first graph, such as "
-                f"{min(other, key=str)!r}, but all graphs must have the same agents"
-            )
-    _check_connected(nx.compose_all(graphs), "graphs: got, with all links together,")
-    return [numbered(graph, list(graphs[0])) for graph in graphs]
-
-
-def _check_links(graph: nx.Graph, argument: str) -> None:
-    check_kind(graph, nx.Graph, argument, "a networkx graph")
-    if graph.is_directed() or graph.is_multigraph():
-        raise ValueError(
-            f"{argument}: got a directed or multigraph, but links are simple and undirected"
-        )
-    if not len(graph):
-        raise ValueError(f"{argument}: got one without nodes, but a network has at least one agent")
-
-
-def _check_connected(graph: nx.Graph, got: str) -> None:
-    parts = sorted(nx.connected_components(graph), key=len)
-    if len(parts) > 1:
-        smallest = sorted(parts[0], key=str)
-        raise ValueError(
-            f"{got} {len(parts)} components, but it must be connected; "
-            f"nodes {smallest[:5]} cannot reach the others"
-        )
-
-
-def numbered(graph: nx.Graph, nodes: Sequence[Hashable]) -> nx.Graph:
-    """Return the graph with these nodes as 0, 1, …, without attributes and links to themselves."""
-    plain = nx.empty_graph(len(nodes))
-    number = {node: position for position, node in enumerate(nodes)}
-    plain.add_edges_from((number[a], number[b]) for a, b in graph.edges if a != b)
-    return plain

@@ -12,7 +12,8 @@ from fedsurf.common.checks import check_whole
 from fedsurf.common.devices import CPU
 from fedsurf.network.config import Shift, Wire
 from fedsurf.network.facts import Facts
-from fedsurf.network.network import Network, check_graphs
+from fedsurf.network.graphs import check_graphs
+from fedsurf.network.network import Network
 from fedsurf.network.operators import LostMessages
 
 

@@ -172,6 +172,14 @@ class Form:
         passed: Tensor = _Rounding.apply(rows, result)  # type: ignore[no-untyped-call]
         return passed
 
+    def rounded_parts(self, parts: Sequence[Tensor], streams: Streams) -> list[Tensor]:
+        """Return the parts of a message, each `[rows, …]`, as they arrive."""
+        if self.wire == "float32":
+            return list(parts)
+        rows = self.rounded(torch.cat([part.flatten(1) for part in parts], 1), streams)
+        split = torch.split(rows, [part.shape[1:].numel() for part in parts], 1)
+        return [new.to(part).reshape(part.shape) for new, part in zip(split, parts, strict=True)]
+
     def encoded(self, values: NDArray[np.floating]) -> bytes:
         """Return rounded `values[rows, numbers]` in bytes."""
         values = np.ascontiguousarray(values, _SINGLE)

@@ -45,7 +45,13 @@ def test_files_with_links_are_read_and_keys_made_without_torch(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_file_is_sound_and_holds_what_was_asked(tmp_path, kind):
-    options = {"seed": 3, "rounds": 30, "label": 'kind of "wine" \\ é', "optimizer": "softmax-head"}
+    options = {
+        "seed": 3,
+        "wire": "int8",
+        "rounds": 30,
+        "label": 'kind of "wine" \\ é',
+        "optimizer": "softmax-head",
+    }
     path = write_federation(tmp_path, "ring" if kind == "regular" else kind, 6, **options)
     if kind == "small-world":
         changed(path, ("degree = 3", "degree = 4"))
@@ -55,6 +61,7 @@ def test_a_new_file_is_sound_and_holds_what_was_asked(tmp_path, kind):
     found = read_federation(path)
     assert (found.seed, found.training.rounds, found.data.label) == (3, 30, options["label"])
     assert len(found.agents) == 6
+    assert found.wire == network_of(found).wire == "int8"
     assert (found.server is not None) == (kind == "star")
     assert found.security.certificates == tmp_path / "keys"
 
@@ -65,7 +72,7 @@ def test_all_fields_are_read(tmp_path):
         """
         name = "f"
         agents = [{name = "a", address = "a.example.org:1"}, {name = "b", address = "[::1]:2"}]
-        wire = "float32"
+        wire = "float16"
         server = {name = "hub", address = "10.0.0.1:3", reporting = 1, calling = "random"}
         data = {label = "y", classes = ["no", "yes"], features = ["x", "z"]}
         deadlines = {round = 5, start = 60.5, lease = 1, late = "stale"}

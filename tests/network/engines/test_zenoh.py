@@ -79,7 +79,7 @@ class Missed(FaultyNetwork):
 )
 def test_processes_give_the_simulators_numbers(graph, names, keys):
     with federation(finish_all, keys, names, graph=graph) as (_, pipes):
-        found, reports = results(pipes)
+        found, reports = results(pipes, 120)
     whole = GRAPHS[graph]()
     with torch.no_grad():
         for name in names:
