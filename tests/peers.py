@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from unittest import mock
@@ -38,9 +39,9 @@ ROUNDS = 6
 torch.set_num_threads(1)
 
 GRAPHS = {
-    "ring": lambda: Network(nx.cycle_graph(PEERS), "metropolis"),
-    "3-regular": lambda: Network(nx.random_regular_graph(3, PEERS, seed=1), "metropolis"),
-    "star": lambda: StarNetwork(PEERS - 1, 4, seeded(3), "metropolis"),
+    "ring": partial(Network, nx.cycle_graph(PEERS), "metropolis"),
+    "3-regular": partial(Network, nx.random_regular_graph(3, PEERS, seed=1), "metropolis"),
+    "star": lambda **wire: StarNetwork(PEERS - 1, 4, seeded(3), "metropolis", **wire),
 }
 
 
@@ -91,11 +92,11 @@ def free_addresses(names):
 NAMES = [f"clinic-{number}" for number in range(PEERS)]
 
 
-def peer(number, addresses, keys, graph="ring", **options):
+def peer(number, addresses, keys, graph="ring", wire="float32", **options):
     """Return the network of one process."""
     options = {"deadline": 10.0, "patience": 10.0, "name": "clinics", "digest": "1"} | options
     tls = keys and certificates(keys, NAMES[number])
-    whole = GRAPHS[graph]()
+    whole = GRAPHS[graph](wire=wire)
     return ZenohNetwork(whole, torch.arange(PEERS), number, addresses, tls=tls, **options)
 
 
@@ -115,6 +116,19 @@ def algorithm_named(name, network):
     if name == "pretrained":
         return fedsurf.load().to(torch.float64).on(fedsurf.SoftmaxHead(5, 3), 10)
     return Subject(name, network.server, False).algorithm(torch.float64)
+
+
+def finish_and_count(network, pipe, names):
+    """Run algorithms; return weights, and the bytes of rounds as sent and as the simulator counts them."""
+    found, before = {}, 0
+    for name in names:
+        weights = finish(name, network)
+        sent = sum(network.round_bytes_sent.values())
+        found[name] = weights, sent - before, network.bytes
+        network.collect(weights)  # bytes of an evaluation
+        before = sum(network.round_bytes_sent.values())
+    evaluations = sum(network.bytes_sent.values()) - before
+    return found, evaluations
 
 
 def finish_all(network, pipe, names):

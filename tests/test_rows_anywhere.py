@@ -38,6 +38,7 @@ class Subject:
     name: str
     star: bool
     faults: bool
+    wire: str = "float32"
 
     def algorithm(self, dtype):
         start = Start(0.1, 0.5)
@@ -61,13 +62,15 @@ class Subject:
 
     def network(self):
         if self.star:
-            config = NetworkConfig(GraphConfig("star"), "metropolis", reporting=5)
+            config = NetworkConfig(GraphConfig("star"), "metropolis", reporting=5, wire=self.wire)
         else:
-            config = NetworkConfig(GraphConfig("regular"), "metropolis")
+            config = NetworkConfig(GraphConfig("regular"), "metropolis", wire=self.wire)
         return make_network(config, AGENTS, seeded(3))
 
     def __str__(self):
-        return f"{self.name}-{'star' if self.star else 'graph'}{'-faults' if self.faults else ''}"
+        wire = "" if self.wire == "float32" else f"-{self.wire}"
+        faults = "-faults" if self.faults else ""
+        return f"{self.name}-{'star' if self.star else 'graph'}{faults}{wire}"
 
 
 SUBJECTS = [
@@ -119,28 +122,51 @@ def finish(subject, network, dtype):
         state = algorithm.step(state, own, network, streams.at("step", step))
     weights = state.agent_weights(network)
     found = run(algorithm, own, network, steps, seed=2, weighting="examples", record=(0, steps))
-    return weights, found, network.floats
+    return weights, found, network.floats, network.bytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("layout", OWNERS)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_the_same_numbers_in_one_process_and_in_many(subject, layout, dtype):
+    check(subject, layout, dtype)
+
+
+@pytest.mark.parametrize(("wire", "layout"), [("float16", "halves"), ("int8", "single rows")])
+@pytest.mark.parametrize(
+    ("name", "star", "faults"),
+    [
+        ("dgd", False, True),
+        ("gradient-tracking", False, False),
+        ("transferable, units, batches", False, True),
+        ("transferable, units, batches", True, True),
+        ("U-DGD", True, False),
+        ("fedavg", True, False),
+        ("scaffold", True, True),
+    ],
+)
+def test_the_same_rounded_numbers_in_one_process_and_in_many(name, star, faults, wire, layout):
+    check(Subject(name, star, faults, wire), layout, torch.float64)
+
+
+def check(subject, layout, dtype):
     owners = OWNERS[layout]
     if subject.star:  # the server lives with the first agents, or alone
         server = 0 if layout == "one and eleven" else int(owners.max()) + 1
         owners = torch.cat([torch.tensor([server]), owners])
     network = subject.network()
     with torch.no_grad():
-        weights, trajectory, floats = finish(subject, network, dtype)
+        weights, trajectory, floats, sent = finish(subject, network, dtype)
     parts = run_parts(subject.network(), owners, lambda part: finish(subject, part, dtype))
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     found = torch.cat([part[0] for part in parts if len(part[0])])
     size = float(weights.abs().max())
     torch.testing.assert_close(found, weights, rtol=tolerance, atol=tolerance * size)
     assert sum(part[2] for part in parts) == floats
+    assert sum(part[3] for part in parts) == sent
     for part in parts:
         assert torch.equal(part[1].floats, trajectory.floats)
+        assert torch.equal(part[1].bytes, trajectory.bytes)
         for name in ("loss", "accuracy", "pooled_accuracy", "gradient_norm", "disagreement"):
             mine, wanted = getattr(part[1], name), getattr(trajectory, name)
             torch.testing.assert_close(mine, wanted, rtol=100 * tolerance, atol=100 * tolerance)

@@ -32,13 +32,14 @@ def test_a_narrow_terminal_shows_all_digits_of_a_comparison() -> None:
         spread=0.02,
         gap=(0.1234, 0.0123),
         floats=1_638_400.0,
-        reached=[Reached(share, 1.0, 195.0, 1_543_200.0) for share in REACHED_SHARES],
+        bytes=6_563_200.0,
+        reached=[Reached(share, 1.0, 195.0, 1_543_200.0, 6_182_160.0) for share in REACHED_SHARES],
         diverged=[],
     )
     found = Comparison(StudyConfig(), [], [], [score], torch.tensor([0.9, 0.91]), None, [])
     for text, numbers in (
         (shown(scores_table(found)), ["84.3", "87.7 ±1.2", "12.34 ±1.23"]),
-        (shown(reached_table([score])), ["195", "1,543.2", "1,638"]),
+        (shown(reached_table([score])), ["195", "1,543.2", "1,638", "6,563"]),
     ):
         assert "…" not in text
         assert all(number in text for number in numbers)

@@ -133,6 +133,13 @@ def test_a_missing_field_is_named_even_though_it_has_a_default():
         from_dict(Outer, content)
 
 
+def test_a_field_that_was_added_later_may_be_missing():
+    content = to_dict(NetworkConfig(wire="int8"))
+    assert from_dict(NetworkConfig, content).wire == "int8"
+    del content["wire"]
+    assert from_dict(NetworkConfig, content) == NetworkConfig()
+
+
 @pytest.mark.parametrize("content", [None, 3, [1], "text"])
 def test_content_must_be_a_table(content):
     with pytest.raises(ValueError, match=r"^configuration: got .*table of fields"):

@@ -72,6 +72,21 @@ def test_agents_with_ids_learn_together(iris):
     ]  # fmt: skip
     assert model.n_rounds_ == 20
     assert model.floats_ == model.trajectory_["floats"][-1] > 0
+    assert model.bytes_ == model.trajectory_["bytes"][-1] > 4 * model.floats_
+
+
+@pytest.mark.parametrize("graph", ["ring", "star"])
+def test_messages_in_fewer_bytes_cost_little_accuracy(graph):
+    x, y = load_wine(return_X_y=True)  # features of very different units
+    found = {
+        wire: FederatedClassifier(graph=graph, n_agents=5, wire=wire).fit(x, y)
+        for wire in ("float32", "float16", "int8")
+    }
+    sizes = [model.bytes_ for model in found.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[2] < 0.7 * sizes[0]
+    assert min(model.score(x, y) for model in found.values()) > 0.97
+    assert len({model.floats_ for model in found.values()}) == 1
 
 
 def test_the_consensus_is_the_average_of_the_agents_heads(iris):

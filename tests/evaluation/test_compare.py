@@ -88,7 +88,8 @@ def test_files_have_all_entrants_and_count_floats_per_agent(tmp_path: Path) -> N
     assert list(rows[0])[:5] == columns
     assert rows[0]["accuracy_1"]
     assert [bool(row["accuracy_3"]) for row in rows] == [False, False, True]
-    assert float(moments[-1]["floats_per_agent"]) == float(rows[-1]["floats_per_agent"])
+    for count in ("floats_per_agent", "bytes_per_agent"):
+        assert float(moments[-1][count]) == float(rows[-1][count]) > 0
     assert [moment["rounds"] for moment in moments if moment["method"] == "DGD"] == list("0123")
 
 

@@ -71,6 +71,7 @@ def test_rounds_and_floats_are_counted_from_0_for_every_run():
         classical = run(DGD(HEAD), task, network, 3)
         assert classical.rounds.tolist() == [0, 1, 2, 3]
         assert classical.floats.tolist() == [0, 96, 192, 288]  # 8 links, 12 weights
+        assert classical.bytes.tolist() == [0, 768, 1536, 2304]  # and a header of 48 bytes
         unrolled = run(udgd(), task, network, 3)
         assert unrolled.rounds.tolist() == [0, 2, 4, 6]
         assert unrolled.floats.tolist() == [0, 192, 384, 576]
@@ -84,7 +85,7 @@ def test_trajectories_of_float32_runs_are_float64():
     for dtype in (torch.float32, torch.float64):
         found = run(DGD(HEAD), draw_task(2, dtype=dtype), network, 1)
         types = {field.name: getattr(found, field.name).dtype for field in fields(Trajectory)}
-        assert types.pop("rounds") == types.pop("floats") == torch.int64
+        assert {types.pop(name) for name in ("rounds", "floats", "bytes")} == {torch.int64}
         assert set(types.values()) == {torch.float64}
 
 
@@ -196,7 +197,7 @@ def test_a_run_with_a_loss_of_nan_has_diverged_and_has_accuracy_0():
         assert values[3:].isnan().all(), name
     assert [row["pooled_accuracy"] for row in runs.summary()[3:]] == [0.0] * 3
     assert score(runs, torch.ones(1), 4, [5]).accuracy == {5: (0.0, None)}
-    for name in ("rounds", "floats"):
+    for name in ("rounds", "floats", "bytes"):
         assert torch.equal(getattr(runs, name), getattr(whole, name)), name
 
 
@@ -236,12 +237,15 @@ def test_a_summary_has_means_and_standard_errors_of_every_step():
     column = torch.tensor([[1.0, 2.0], [2.0, 4.0], [6.0, 6.0]])
     counts = torch.tensor([[0, 5], [0, 5], [0, 5]])
     trajectories = Trajectories(
-        "method", counts, 10 * counts, column, column + 1, column + 2, column + 3, column + 4
+        "method",
+        *(counts, 10 * counts, 88 * counts),
+        *(column, column + 1, column + 2, column + 3, column + 4),
     )
     rows = trajectories.summary()
     assert [row["step"] for row in rows] == [0, 1]
     assert [row["rounds"] for row in rows] == [0, 5]
     assert [row["floats"] for row in rows] == [0, 50]
+    assert [row["bytes"] for row in rows] == [0, 440]
     assert [row["loss"] for row in rows] == [3, 4]
     assert [row["accuracy"] for row in rows] == [4, 5]
     assert [row["disagreement"] for row in rows] == [7, 8]

@@ -14,7 +14,8 @@ from fedsurf.evaluation.study import Study
 
 def runs_of(accuracy: torch.Tensor, rounds: list[int]) -> Trajectories:
     taken, nothing = torch.tensor(rounds).expand(len(accuracy), -1), torch.zeros_like(accuracy)
-    return Trajectories("m", taken, 100 * taken, nothing, nothing, accuracy, nothing, nothing)
+    counts = taken, 100 * taken, 448 * taken
+    return Trajectories("m", *counts, nothing, nothing, accuracy, nothing, nothing)
 
 
 def test_a_score_has_accuracy_by_rounds_and_the_cost_of_shares_of_the_ceiling() -> None:
@@ -24,7 +25,8 @@ def test_a_score_has_accuracy_by_rounds_and_the_cost_of_shares_of_the_ceiling() 
     assert row.accuracy[2][0] == pytest.approx((0.93 + 0.95 + 0.3) / 3)
     assert row.gap[0] == pytest.approx(1 - (0.96 + 1 + 0.4) / 3)
     by_share = {one.share: one for one in row.reached}
-    assert (by_share[0.9].rounds, by_share[0.9].floats) == (2, 20)
+    assert (by_share[0.9].rounds, by_share[0.9].floats, by_share[0.9].bytes) == (2, 20, 89.6)
+    assert (row.floats, row.bytes) == (30, 134.4)
     assert by_share[0.95].rounds == 3
     assert (by_share[0.99].rounds, by_share[0.99].tasks) == (None, pytest.approx(1 / 3))
 

@@ -22,6 +22,7 @@ from fedsurf.common.checks import check_count, check_option, check_positive
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model
 from fedsurf.network import Network
+from fedsurf.network.wire import Parts, Sections
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.task import Examples, Task
 
@@ -141,9 +142,11 @@ class ServerMethod(ClassicalMethod):
         reply, own = self.agent_reply(received, state.of_agents(here), work)
         shape = reply.shape[1:]
         sent = reply.flatten(1)
+        layout = Parts([reply]).layout
         if self.weighting == "examples":
             sent = torch.cat([sent, work.examples.counts[:, None].to(sent)], 1)
-        uploaded = network.upload(sent, called)
+            layout = [*layout, Sections(1, 1)]
+        uploaded = network.upload(sent, called, layout=layout)
         state = state.with_agents(here, own)
         if len(uploaded):  # the server's; none if all called agents are gone
             values = uploaded[:, : shape.numel()].reshape(-1, *shape)

@@ -8,7 +8,7 @@ import tyro
 
 from fedsurf.cli.console import new_table, note, out, say
 from fedsurf.common.text import counted, listed
-from fedsurf.network.config import Calling, GraphKind
+from fedsurf.network.config import Calling, GraphKind, Wire
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -28,6 +28,7 @@ def _federation_new(
     probability: float | None = None,
     reporting: int | None = None,
     calling: Calling = "in-turn",
+    wire: Wire = "float32",
     name: str = "federation",
     label: str = "label",
     optimizer: str = "softmax-head",
@@ -48,6 +49,7 @@ def _federation_new(
         probability: Probability of a link (erdos-renyi), or of rewiring one (small-world).
         reporting: Number of agents that the server calls in a round (star); by default all.
         calling: How the server calls agents (star): all before any is called again, or at random.
+        wire: Numbers of messages as they travel; float16 and int8 are rounded, and take fewer bytes.
         name: Name of the federation.
         label: Column of labels in every site's table.
         optimizer: Name of a pretrained optimizer, or a .safetensors file.
@@ -72,6 +74,7 @@ def _federation_new(
         seed=seed,
         reporting=reporting,
         calling=calling,
+        wire=wire,
         optimizer=optimizer,
         rounds=rounds,
         label=label,

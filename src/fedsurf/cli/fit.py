@@ -10,7 +10,7 @@ import tyro
 from fedsurf.cli.console import err, new_table, note, out, print_json, say
 from fedsurf.common.text import counted, percent, printable
 from fedsurf.common.writing import check_file, lock_folder, write_rows
-from fedsurf.network.config import Calling, GraphKind
+from fedsurf.network.config import Calling, GraphKind, Wire
 
 if TYPE_CHECKING:
     from fedsurf.estimator.fit import FitResult, Predictions
@@ -28,6 +28,7 @@ def fit(
     probability: float | None = None,
     reporting: int | None = None,
     calling: Calling = "in-turn",
+    wire: Wire = "float32",
     rounds: int = 20,
     standardize: Literal["auto", "yes", "no"] = "auto",
     batch_size: int | None = None,
@@ -60,6 +61,7 @@ def fit(
         reporting: Number of agents that the server calls in a round (star); by default all.
         calling: How the server calls agents (star): in turn, every agent once before any is called
             again, or at random in each round.
+        wire: Numbers of messages as they travel; float16 and int8 are rounded, and take fewer bytes.
         rounds: Rounds of communication, 1 to 200. The optimizer learned with up to 40.
         standardize: Standardise the features; auto leaves features alone that seem to share one unit.
         batch_size: Rows that an agent draws in every round; by default all, which is more accurate.
@@ -99,6 +101,7 @@ def fit(
             probability=probability,
             reporting=reporting,
             calling=calling,
+            wire=wire,
             rounds=rounds,
             standardize={"auto": "auto", "yes": True, "no": False}[standardize],
             batch_size=batch_size,
@@ -171,7 +174,10 @@ def _summary(found: "Predictions") -> str:
 def _show(result: "FitResult") -> None:
     """Print accuracy by round, and on test examples: alone, together, and in one place."""
     numbers, label = result.numbers, result.saved.label
-    columns = ("rounds", "floats per agent", "loss", "training %", "test %", "disagreement")
+    columns = (
+        *("rounds", "floats per agent", "kB per agent"),
+        *("loss", "training %", "test %", "disagreement"),
+    )
     table = new_table(
         f"{counted(numbers['agents'], 'agent')}, {counted(numbers['examples'], 'training example')}, "
         f"{counted(numbers['features'], 'feature')}, {len(numbers['classes'])} classes"
@@ -183,9 +189,10 @@ def _show(result: "FitResult") -> None:
     )
     for row in result.trajectory:
         floats = f"{row['floats'] / numbers['agents']:,.0f}"
+        size = f"{row['bytes'] / numbers['agents'] / 1000:,.1f}"
         shares = percent(row["accuracy"]), percent(row["test_accuracy"])
         loss, disagreement = f"{row['loss']:.3f}", f"{row['disagreement']:.3g}"
-        table.add_row(str(row["rounds"]), floats, loss, *shares, disagreement)
+        table.add_row(str(row["rounds"]), floats, size, loss, *shares, disagreement)
     out.print(table)
     if not numbers["test_examples"]:
         return

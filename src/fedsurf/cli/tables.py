@@ -131,17 +131,21 @@ def reached_table(scores: Sequence[Score]) -> Table:
     shares = [f"→{100 * reached.share:.0f}%" for reached in scores[0].reached]
     table = new_table(
         "Rounds and floats (thousands per agent) until a share of the centralised accuracy",
-        ("method", *(name for share in shares for name in (share, "floats")), "total"),
+        ("method", *(name for share in shares for name in (share, "floats")), "total", "kB"),
         text=("method",),
         wrap=("method",),
-        caption="medians over tasks; -: not reached on most tasks; total: floats of all rounds",
+        caption=(
+            "medians over tasks; -: not reached on most tasks; total: floats of all rounds; kB: of all "
+            "rounds, per agent"
+        ),
     )
     for score in scores:
         cells = []
         for one in score.reached:
             cells += ["-" if one.rounds is None else f"{one.rounds:.0f}"]
             cells += ["-" if one.floats is None else f"{one.floats / 1000:,.1f}"]
-        table.add_row(_named(score.label, score.diverged), *cells, f"{score.floats / 1000:,.0f}")
+        totals = [f"{count / 1000:,.0f}" for count in (score.floats, score.bytes)]
+        table.add_row(_named(score.label, score.diverged), *cells, *totals)
     return table
 
 
@@ -150,10 +154,13 @@ def methods_table(found: Evaluation) -> Table:
     table = new_table(
         f"Accuracy on {counted(len(found.centralised), 'meta-test task')} "
         "(mean ± standard error over tasks)",
-        ("method", "rounds", "floats per link", "own %", "pooled %"),
+        ("method", "rounds", "floats", "kB", "own %", "pooled %"),
         text=("method",),
-        wrap=("method", "floats per link"),
-        caption="own: on each agent's own test examples; pooled: on those of the whole federation",
+        wrap=("method",),
+        caption=(
+            "floats, kB: per link; own: on each agent's own test examples; pooled: on those of the whole "
+            "federation"
+        ),
     )
     names = [found.unrolled.name, *(f"DGD, step {size:g} (tuned)" for size in found.step_sizes)]
     for name, runs in zip(names, [found.unrolled, *found.classical], strict=True):
@@ -161,10 +168,11 @@ def methods_table(found: Evaluation) -> Table:
             _named(name, runs.diverged),
             str(int(runs.taken[-1])),
             f"{float(runs.floats[:, -1].double().mean()) / max(1, found.links):,.0f}",
+            f"{float(runs.bytes[:, -1].double().mean()) / max(1, found.links) / 1000:,.1f}",
             _with_error(runs.accuracy[:, -1]),
             _with_error(runs.pooled_accuracy[:, -1]),
         )
-    table.add_row("centralised (ceiling)", "-", "-", "-", _with_error(found.centralised))
+    table.add_row("centralised (ceiling)", "-", "-", "-", "-", _with_error(found.centralised))
     return table
 
 

@@ -13,6 +13,9 @@ from fedsurf.common.text import listed
 
 Config = TypeVar("Config")
 
+ADDED = {"added": True}
+"""Metadata of a field that files from before it existed lack; they have its default."""
+
 
 def to_dict(config: Any) -> Any:
     """Turn a (nested) configuration into plain dictionaries, lists, strings and numbers.
@@ -39,13 +42,16 @@ def to_dict(config: Any) -> Any:
 def from_dict(kind: type[Config], content: Any, where: str = "configuration") -> Config:
     """Rebuild a configuration from what `to_dict` returned.
 
-    Unknown and missing fields raise a ValueError that names them; `where` names the configuration in
-    errors.
+    Unknown and missing fields raise a ValueError that names them, but fields with the metadata `ADDED` may
+    be missing; `where` names the configuration in errors.
     """
     if not isinstance(content, dict):
         raise ValueError(f"{where}: got {content!r}, but it must be a table of fields")  # noqa: TRY004
     hints = typing.get_type_hints(kind)
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = {
+        field.name for field in fields if field.name in content or not field.metadata.get("added")
+    }
     if set(content) != names:
         raise ValueError(
             f"{where}: lacks the fields {sorted(names - set(content))} "

@@ -41,7 +41,7 @@ from fedsurf.estimator.federations import (
 )
 from fedsurf.estimator.training import StateFile, Training, matrix
 from fedsurf.models import SoftmaxHead
-from fedsurf.network import Calling, Network
+from fedsurf.network import Calling, Network, Wire
 from fedsurf.pretrained import load
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled import Transferable
@@ -79,6 +79,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     calling : {"in-turn", "random"}
         How the server of a star calls agents: in turn, in a random order, every agent once before any
         is called again; or drawn at random in each round. Ignored for other graphs.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages as they travel: rounded, if not float32.
     rounds : int
         Communication rounds of training. The optimizer learned with up to 40; more give a warning.
     standardize : bool or "auto"
@@ -93,7 +95,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     network : Network or None
         A network on which this process holds some agents' rows, such as `fedsurf.join` returns: the
         others hold theirs, and all call `fit` with the same settings, the server `serve`. By default all
-        agents' rows are here, and the network is simulated.
+        agents' rows are here, and the network is simulated. It has its own graph and wire.
     n_jobs : int or None
         Number of threads; None is one, unless joblib is configured otherwise, and -1 is all cores. More
         than one pays only with many rows and features, on an idle machine.
@@ -115,12 +117,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Each agent's own head, `[agents, classes, features]` and `[agents, classes]`.
     graph_ : networkx.Graph or None
         The graph of the agents' ids; None through a server.
-    n_rounds_, floats_ : int
-        The rounds of training, and the floats that crossed any link in them.
+    n_rounds_, floats_, bytes_ : int
+        The rounds of training, and the floats that crossed any link in them; the bytes of their messages.
     units_ : ndarray
         The unit that agents found for each feature, averaged over the agents, `[features]`.
     trajectory_ : dict of str to ndarray
-        Values at the start and after every layer (of two rounds): rounds; floats; loss and accuracy of
+        Values at the start and after every layer (of two rounds): rounds; floats; bytes; loss and accuracy of
         the consensus model on all training examples; agent_accuracy, of each agent's head on its own
         training examples, averaged over agents; disagreement, the root mean square distance of the
         agents' heads from their average.
@@ -149,6 +151,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probability: float | None = None,
         reporting: int | None = None,
         calling: Calling = "in-turn",
+        wire: Wire = "float32",
         rounds: int = 20,
         standardize: bool | Literal["auto"] = "auto",
         batch_size: int | None = None,
@@ -164,6 +167,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.probability = probability
         self.reporting = reporting
         self.calling = calling
+        self.wire = wire
         self.rounds = rounds
         self.standardize = standardize
         self.batch_size = batch_size
@@ -281,6 +285,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             probability=self.probability,
             reporting=self.reporting,
             calling=self.calling,
+            wire=self.wire,
         )
         return ids, owner, network
 
@@ -347,6 +352,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"standardize: got {self.standardize!r}, but it must be True, False or 'auto'"
             )
         check_option(self.calling, Calling, "calling")
+        check_option(self.wire, Wire, "wire")
         for name in ("degree", "rounds"):
             check_whole(getattr(self, name), name)
         for name in ("n_agents", "reporting", "n_jobs"):
@@ -412,6 +418,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         unit = state.unit.double().mean(0).cpu().numpy()
         self.units_ = unit if len(unit) and len(heads) else np.ones(task.features)
         self.n_rounds_, self.floats_ = network.rounds, int(records[-1]["floats"])
+        self.bytes_ = int(records[-1]["bytes"])
 
 
 def _given_classes(classes: Any, y: Array) -> Array:

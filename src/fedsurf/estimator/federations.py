@@ -20,6 +20,7 @@ from fedsurf.network import (
     GraphKind,
     Network,
     StarNetwork,
+    Wire,
     check_graph,
     make_graph,
 )
@@ -250,6 +251,7 @@ def federation_network(
     probability: float | None = None,
     reporting: int | None = None,
     calling: Calling = "random",
+    wire: Wire = "float32",
 ) -> Network:
     """Return the network of a custom graph, or of the family nearest to a name.
 
@@ -258,7 +260,7 @@ def federation_network(
     named = not isinstance(graph, nx.Graph)
     config = family(graph, len(ids), degree, probability) if named else None
     if config is not None and config.kind == "star":
-        return StarNetwork(len(ids), reporting, generator, calling=calling)
+        return StarNetwork(len(ids), reporting, generator, calling=calling, wire=wire)
     if reporting is not None:
         kind = f"the graph {graph!r}" if named else "a custom graph"
         raise ValueError(
@@ -266,7 +268,7 @@ def federation_network(
             "agents report and others not"
         )
     built = _ordered(graph, ids) if config is None else make_graph(config, len(ids), generator)
-    return Network(built, shift="metropolis")
+    return Network(built, shift="metropolis", wire=wire)
 
 
 def _ordered(graph: nx.Graph, ids: Sequence[Hashable]) -> nx.Graph:

@@ -44,7 +44,7 @@ class FitResult:
     saved: SavedClassifier
     """The part of it that `write` stores."""
     trajectory: list[dict[Any, Any]]
-    """Rounds, floats, loss, accuracies and disagreement at the start and after every layer."""
+    """Rounds, floats, bytes, loss, accuracies and disagreement at the start and after every layer."""
     numbers: dict[str, Any]
     """Sizes, costs and accuracies at the end; test accuracies are None without test examples."""
     notes: list[str]
@@ -152,6 +152,7 @@ def judged(
         "classes": model.classes_.tolist(),
         "rounds": model.n_rounds_,
         "floats": model.floats_,
+        "bytes": model.bytes_,
         "accuracy": trajectory[-1]["accuracy"],
         **accuracies,
     }

@@ -23,7 +23,7 @@ from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import ROUNDS_PER_LAYER
 from fedsurf.unrolled.transferable.optimizer import TransferableAlgorithm
 
-FIELDS = ("rounds", "floats", "loss", "accuracy", "agent_accuracy", "disagreement")
+FIELDS = ("rounds", "floats", "bytes", "loss", "accuracy", "agent_accuracy", "disagreement")
 """What a training records after every layer."""
 
 
@@ -102,17 +102,19 @@ class Training:
             "loss": cross_entropy(scores, pool.y),
             "accuracy": (scores.max(2).indices == pool.y).to(scores.dtype),
         }
-        own = [pool.x.shape[1], network.floats, *(float(each.sum()) for each in shares.values())]
+        sums_here = [float(each.sum()) for each in shares.values()]
+        own = [pool.x.shape[1], network.floats, network.bytes, *sums_here]
         apart = (weights - mean).square().sum(1).double()
         of_agents = torch.stack([self._hits(weights).double(), apart], 1)
         own += of_agents.sum(0).tolist()
         total = network.total(torch.tensor([own], dtype=torch.float64, device=CPU))
-        rows, floats, loss, hits, agent_hits, squares = total.tolist()
+        rows, floats, sent_bytes, loss, hits, agent_hits, squares = total.tolist()
         self.heads.append(mean)
         self.records.append(
             {
                 "rounds": network.rounds,
                 "floats": int(floats),
+                "bytes": int(sent_bytes),
                 "loss": loss / rows,
                 "accuracy": hits / rows,
                 "agent_accuracy": agent_hits / float(agents),

@@ -78,7 +78,9 @@ class Comparison:
             for summary in runs.summary():
                 row: dict[str, Any] = {"method": runs.name, "rounds": summary["rounds"]}
                 row["floats_per_agent"] = (summary["floats"] or 0) / agents
-                rest = {k: v for k, v in summary.items() if k not in ("step", "rounds", "floats")}
+                row["bytes_per_agent"] = (summary["bytes"] or 0) / agents
+                left_out = ("step", "rounds", "floats", "bytes")
+                rest = {name: value for name, value in summary.items() if name not in left_out}
                 rows.append(row | rest)
         write_rows(folder / "trajectories.csv", rows)
         figure = study_figure(self.results, self.ceiling, agents)

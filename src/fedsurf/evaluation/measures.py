@@ -75,9 +75,11 @@ def disagreement(weights: Tensor, network: Network) -> Tensor:
     return mean_over_agents(squares, network)[0].sqrt()
 
 
-def floats_sent(network: Network) -> int:
-    """Return the number of floats that all processes sent so far."""
-    return int(network.total(torch.tensor([[network.floats]], device=CPU))[0])
+def sent_so_far(network: Network) -> tuple[int, int]:
+    """Return the numbers of floats and of bytes that all processes sent in rounds so far."""
+    own = torch.tensor([[network.floats, network.bytes]], device=CPU)
+    floats, size = network.total(own).tolist()
+    return int(floats), int(size)
 
 
 def all_finite(weights: Tensor, network: Network) -> bool:

@@ -85,10 +85,10 @@ def layers_figure(evaluations: Sequence[tuple[str, Evaluation]]) -> Figure:
 
 
 def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) -> Figure:
-    """Draw accuracy over rounds and over floats for all entrants of a study."""
+    """Draw accuracy over rounds, floats and bytes for all entrants of a study."""
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(10, 4.6), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
+        figure = Figure(figsize=(13, 4.6), layout="constrained")
+        panels = left, middle, right = figure.subplots(1, 3, sharey=True)
         styles = cycle(("-", "--", "-.", ":"))
         colours = [mpl.colormaps["tab20"](number) for number in range(20)]
         lowest, last_round, most_floats = 100.0, 0, 0.0
@@ -101,20 +101,21 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
             accuracy = 100 * runs.pooled_accuracy.nan_to_num(0.0)
             mean = accuracy.mean(0)
             if int(runs.taken[-1]) == 0:  # without communication: a level, not a curve
-                for axis in (left, right):
+                for axis in panels:
                     axis.axhline(float(mean[-1]), **look)
                 continue
             spread = accuracy.std(0) if len(accuracy) > 1 else torch.zeros_like(mean)
             rounds = runs.taken.tolist()
             floats = (runs.floats.double().mean(0) / agents).tolist()
-            for axis, x in ((left, rounds), (right, floats)):
+            kilobytes = (runs.bytes.double().mean(0) / agents / 1000).tolist()
+            for axis, x in zip(panels, (rounds, floats, kilobytes), strict=True):
                 axis.plot(x, mean.tolist(), **look)
                 low, high = (mean - spread).tolist(), (mean + spread).tolist()
                 axis.fill_between(x, low, high, color=look["color"], alpha=0.08, linewidth=0)
             lowest, last_round = min(lowest, float(mean[-1])), max(last_round, rounds[-1])
             most_floats = max(most_floats, floats[-1])
         best = 100 * float(ceiling.mean())
-        for axis in (left, right):
+        for axis in panels:
             axis.axhline(best, color="black", linestyle=":", linewidth=1, label="centralised")
             axis.set_ylim(max(0.0, lowest - 25), min(100.0, best + 3))
         left.set_xscale("symlog", linthresh=20, linscale=1.5)
@@ -123,9 +124,10 @@ def study_figure(results: Sequence[Trajectories], ceiling: Tensor, agents: int) 
         left.set_xlim(0, max(1, last_round))
         left.set_xlabel("communication rounds")
         left.set_ylabel("test accuracy, all agents' examples (%)")
-        if most_floats > 0:  # a single agent sends none
-            right.set_xscale("log")
-        right.set_xlabel("floats per agent")
+        for axis, label in ((middle, "floats per agent"), (right, "kilobytes per agent")):
+            if most_floats > 0:  # a single agent sends none
+                axis.set_xscale("log")
+            axis.set_xlabel(label)
         figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 

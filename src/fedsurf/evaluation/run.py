@@ -16,8 +16,8 @@ from fedsurf.common.streams import Streams
 from fedsurf.evaluation.measures import (
     all_finite,
     disagreement,
-    floats_sent,
     pooled_accuracy,
+    sent_so_far,
     shares,
 )
 from fedsurf.models import Model
@@ -25,14 +25,14 @@ from fedsurf.network import Network
 from fedsurf.tasks.config import AgentWeighting
 from fedsurf.tasks.task import Task
 
-_DTYPES = {"rounds": torch.int64, "floats": torch.int64}
+_COUNTS = ("rounds", "floats", "bytes")
 
 
 @dataclass(frozen=True)
 class Trajectory:
     """The measurements after each recorded step of one run; every field is `[records]`.
 
-    Rounds and floats are int64, all else is float64, whatever the type of the weights.
+    Rounds, floats and bytes are int64, all else is float64, whatever the type of the weights.
 
     Examples
     --------
@@ -49,6 +49,8 @@ class Trajectory:
     """Communication rounds so far."""
     floats: Tensor
     """Floats that crossed any link so far."""
+    bytes: Tensor
+    """Bytes of the messages that crossed any link so far, headers included."""
     loss: Tensor
     """Mean loss on the agents' own test examples, averaged over the agents."""
     accuracy: Tensor
@@ -73,7 +75,7 @@ class Trajectories:
     ----------
     name : str
         The name in tables and figures.
-    rounds, floats, loss, accuracy, pooled_accuracy, gradient_norm, disagreement : Tensor
+    rounds, floats, bytes, loss, accuracy, pooled_accuracy, gradient_norm, disagreement : Tensor
         As in `Trajectory`, with a row for each task.
 
     Examples
@@ -91,6 +93,7 @@ class Trajectories:
     name: str
     rounds: Tensor
     floats: Tensor
+    bytes: Tensor
     loss: Tensor
     accuracy: Tensor
     pooled_accuracy: Tensor
@@ -144,7 +147,7 @@ class Trajectories:
                 if name in ("accuracy", "pooled_accuracy"):
                     values = values.nan_to_num(0.0)
                 row[name] = finite(values.mean())
-                if name != "floats":
+                if name not in _COUNTS:
                     row[f"{name}_error"] = finite(standard_error(values))
             rows.append(row)
         return rows
@@ -167,7 +170,7 @@ def run(
 
     All algorithms with the same `seed` and `path` draw the same W_0 and have the same faults. A run
     diverges when its weights are not finite or a recorded loss is NaN. It stops there: later records are
-    NaN, with the rounds and floats of a whole run.
+    NaN, with the rounds, floats and bytes of a whole run.
 
     Parameters
     ----------
@@ -234,15 +237,18 @@ def run(
             continue
         if not diverged:
             seen = _record(algorithm.model, state, task, network, weighting)
-            diverged = math.isnan(seen[2]) or not all_finite(state.agent_weights(network), network)
+            diverged = math.isnan(seen[len(_COUNTS)]) or not all_finite(
+                state.agent_weights(network), network
+            )
             if not diverged:
                 records.append(seen)
                 continue
         # The first record after divergence has the true counts, later ones extrapolate.
-        first = not records or not math.isnan(records[-1][2])
-        counts = (network.rounds, floats_sent(network))
-        rounds, floats = counts if first else (count * step // taken for count in counts)
-        records.append((rounds, floats, *[math.nan] * 5))
+        first = not records or not math.isnan(records[-1][len(_COUNTS)])
+        counts = [network.rounds, *sent_so_far(network)]
+        if not first:
+            counts = [count * step // taken for count in counts]
+        records.append((*counts, *[math.nan] * (len(FIELDS) - len(counts))))
     if not records:
         raise ValueError(
             f"record: got none of the steps 0 to {steps}, but there must be at least one"
@@ -250,7 +256,7 @@ def run(
     columns = zip(*records, strict=True)
     return Trajectory(
         **{
-            name: torch.tensor(column, dtype=_DTYPES.get(name, torch.float64))
+            name: torch.tensor(column, dtype=torch.int64 if name in _COUNTS else torch.float64)
             for name, column in zip(FIELDS, columns, strict=True)
         }
     )
@@ -335,7 +341,7 @@ def _record(
     pooled = pooled_accuracy(model, weights, task.test, network)
     return (
         network.rounds,
-        floats_sent(network),
+        *sent_so_far(network),
         loss,
         accuracy,
         float(network.collect(share[:, None])[:, 0] @ pooled),

@@ -13,7 +13,7 @@ from fedsurf.evaluation.config import SHOWN_ROUNDS
 from fedsurf.evaluation.run import Trajectories
 
 REACHED_SHARES = (0.9, 0.95, 0.99)
-"""Shares of the centralised accuracy; scores have the rounds and floats until each is reached."""
+"""Shares of the centralised accuracy; scores have the rounds, floats and bytes until each is reached."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Reached:
     """The median round; None if it was reached on fewer than half of the tasks."""
     floats: float | None
     """Floats per agent until then."""
+    bytes: float | None
+    """Bytes per agent until then."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Score:
     """Centralised accuracy minus the last one on the same task: mean and standard error."""
     floats: float
     """Floats per agent at the end."""
+    bytes: float
+    """Bytes per agent at the end."""
     reached: list[Reached]
     """The cost of reaching shares of the centralised accuracy."""
     diverged: list[int]
@@ -60,6 +64,7 @@ class Score:
             "spread": self.spread,
             "gap": {"mean": self.gap[0], "error": self.gap[1]},
             "floats_per_agent": self.floats,
+            "bytes_per_agent": self.bytes,
             "reached": [vars(one) for one in self.reached],
             "diverged_at_rounds": self.diverged,
         }
@@ -73,9 +78,11 @@ class Score:
         row |= {"last_round": self.end[0], "accuracy_end": self.end[1]}
         row |= {"accuracy_end_error": self.end[2], "spread": self.spread}
         row |= {"gap": self.gap[0], "gap_error": self.gap[1], "floats_per_agent": self.floats}
+        row["bytes_per_agent"] = self.bytes
         for reached in self.reached:
             share = round(100 * reached.share)
             row |= {f"rounds_to_{share}": reached.rounds, f"floats_to_{share}": reached.floats}
+            row[f"bytes_to_{share}"] = reached.bytes
         return row | {"diverged": len(self.diverged)}
 
 
@@ -84,8 +91,8 @@ def score(
 ) -> Score:
     """Summarise an entrant's runs as one row of a study's table.
 
-    `ceiling`, `[tasks]`, is the accuracy of centralised training on each run's task; floats are divided by
-    the number of agents; `rounds` are those after which accuracy is shown.
+    `ceiling`, `[tasks]`, is the accuracy of centralised training on each run's task; floats and bytes are
+    divided by the number of agents; `rounds` are those after which accuracy is shown.
 
     Examples
     --------
@@ -116,6 +123,7 @@ def score(
         float(last.std()) if len(last) > 1 else None,
         mean_and_error(ceiling - last),
         float(runs.floats[:, -1].double().mean()) / agents,
+        float(runs.bytes[:, -1].double().mean()) / agents,
         [_reached(runs, accuracy, ceiling, agents, share) for share in REACHED_SHARES],
         [round_ for round_ in runs.diverged if round_ is not None],
     )
@@ -145,10 +153,10 @@ def _reached(
     arrived = there.any(1)
     tasks = float(arrived.double().mean())
     if tasks < 0.5:
-        return Reached(share, tasks, None, None)
+        return Reached(share, tasks, None, None, None)
     first = there.int().argmax(1, keepdim=True)
-    rounds, floats = (
+    rounds, floats, size = (
         finite(counts.double().gather(1, first)[:, 0].where(arrived, torch.inf).median())
-        for counts in (runs.rounds, runs.floats.double() / agents)
+        for counts in (runs.rounds, runs.floats.double() / agents, runs.bytes.double() / agents)
     )
-    return Reached(share, tasks, rounds, floats)
+    return Reached(share, tasks, rounds, floats, size)

@@ -31,7 +31,7 @@ from fedsurf.tasks.distribution import DividedTasks, meta_tasks
 from fedsurf.tasks.features import Features, load_features
 from fedsurf.tasks.task import Task
 
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 """Version of the code behind cached results; raise it when a change of code changes them."""
 
 PAPER_DEVIATION = 1.0

@@ -9,13 +9,14 @@ from .config import GraphKind as GraphKind
 from .config import LostWeights as LostWeights
 from .config import NetworkConfig as NetworkConfig
 from .config import Shift as Shift
+from .config import Wire as Wire
 from .faults import FaultyNetwork as FaultyNetwork
 from .faults import LeavingNetwork as LeavingNetwork
 from .faults import LossyNetwork as LossyNetwork
 from .faults import StaleNetwork as StaleNetwork
+from .graphs import check_graph as check_graph
+from .graphs import check_graphs as check_graphs
 from .network import Network as Network
-from .network import check_graph as check_graph
-from .network import check_graphs as check_graphs
 from .operators import LostMessages as LostMessages
 from .star import StarNetwork as StarNetwork
 from .time_varying import TimeVaryingNetwork as TimeVaryingNetwork

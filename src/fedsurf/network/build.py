@@ -17,7 +17,8 @@ from fedsurf.network.config import (
     Shift,
 )
 from fedsurf.network.faults import LeavingNetwork, LossyNetwork, StaleNetwork
-from fedsurf.network.network import Network, check_graph, numbered
+from fedsurf.network.graphs import check_graph, numbered
+from fedsurf.network.network import Network
 from fedsurf.network.star import StarNetwork
 
 MAX_DRAWS = 100
@@ -54,7 +55,12 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
     network: Network
     if config.graph.kind == "star":
         network = StarNetwork(
-            agents, config.reporting, generator, shift_of(config), calling=config.calling
+            agents,
+            config.reporting,
+            generator,
+            shift_of(config),
+            calling=config.calling,
+            wire=config.wire,
         )
     else:
         for name, default in (("reporting", None), ("calling", "random")):
@@ -64,7 +70,8 @@ def make_network(config: NetworkConfig, agents: int, generator: torch.Generator)
                     f"{name}: got {value!r} with a {config.graph.kind} graph, but only a star has a "
                     "server that calls agents"
                 )
-        network = Network(make_graph(config.graph, agents, generator), shift_of(config))
+        graph = make_graph(config.graph, agents, generator)
+        network = Network(graph, shift_of(config), wire=config.wire)
     return with_faults(network, config.faults, generator)
 
 

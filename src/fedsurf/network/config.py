@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedsurf.common.configuration import ADDED
+
 GraphKind = Literal["regular", "erdos-renyi", "star", "ring", "torus", "complete", "small-world"]
 Shift = Literal["adjacency", "metropolis", "laplacian"]
 Calling = Literal["random", "in-turn"]
 LostWeights = Literal["renormalised", "kept-by-receiver"]
+Wire = Literal["float32", "float16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,5 @@ class NetworkConfig:
     calling: Calling = "random"
     #: Faults of the network; none by default.
     faults: FaultConfig = field(default_factory=FaultConfig)
+    #: Numbers of messages as they travel: rounded, if not float32, and counted in bytes.
+    wire: Wire = field(default="float32", metadata=ADDED)

@@ -22,11 +22,12 @@ from fedsurf.common.checks import (
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import copied, next_seed
 from fedsurf.common.streams import SHARED, Streams
-from fedsurf.network.config import LostWeights
+from fedsurf.network.config import LostWeights, Wire
 from fedsurf.network.facts import Facts
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import check_called
+from fedsurf.network.wire import Layout
 
 
 class FaultyNetwork(Network):
@@ -53,6 +54,11 @@ class FaultyNetwork(Network):
         return replace(self.inner.facts, reliable=False)
 
     @property
+    def wire(self) -> Wire:
+        """The numbers of messages as they travel in the inner network."""
+        return self.inner.wire
+
+    @property
     def rounds(self) -> int:
         """Communication rounds so far."""
         return self.inner.rounds
@@ -61,6 +67,15 @@ class FaultyNetwork(Network):
     def link_floats(self) -> Tensor:
         """Floats sent over each link so far, lost messages included, int64 `[links]`."""
         return self.inner.link_floats
+
+    @property
+    def link_bytes(self) -> Tensor:
+        """Bytes sent over each link so far, lost messages included, int64 `[links]`."""
+        return self.inner.link_bytes
+
+    def streams(self, ids: Tensor) -> Streams:
+        """Return the streams that round messages in the inner network."""
+        return self.inner.streams(ids)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Begin a new run, with the counts at 0; `generator` becomes the source of randomness."""
@@ -122,13 +137,25 @@ class FaultyNetwork(Network):
         """Wait for the server's message; see `Network.attend`."""
         return self.inner.attend(called)
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def download(
+        self,
+        value: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send the server's `value[servers, …]` to called agents: `[called, …]`."""
-        return self.inner.download(value, called, among)
+        return self.inner.download(value, called, among, layout)
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server."""
-        return self.inner.upload(values, called, among)
+        return self.inner.upload(values, called, among, layout)
 
     def _begin(self) -> None:
         """Forget the last run, and draw what is the same in all rounds of the next."""
@@ -231,7 +258,13 @@ class StaleNetwork(FaultyNetwork):
             received.append(part if late is None else part.index_copy(0, rows, late))
         return received
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server, late ones for the stale agents."""
         check_called(called, self.agents, values)
         place = self._place[called.here]
@@ -248,7 +281,8 @@ class StaleNetwork(FaultyNetwork):
         self._sent[known_kind] = known.index_fill(0, place, True)
         late = late[known[place]]
         old = memory[self._place[called.here[late]].to(values.device)]
-        return self.inner.upload(values.index_copy(0, late.to(values.device), old), called, among)
+        values = values.index_copy(0, late.to(values.device), old)
+        return self.inner.upload(values, called, among, layout)
 
 
 def _kind(values: Tensor, place: str) -> str:

@@ -1,6 +1,6 @@
 """A network: a graph on which agents exchange messages in rounds, which are counted link by link."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -9,12 +9,13 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from fedsurf.common.checks import check_kind
+from fedsurf.common.checks import check_option
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import next_seed
 from fedsurf.common.streams import Streams
-from fedsurf.network.config import Shift
+from fedsurf.network.config import Shift, Wire
 from fedsurf.network.facts import Facts, Spectrum
+from fedsurf.network.graphs import check_graph
 from fedsurf.network.operators import (
     MAX_DENSE_NODES,
     NOTHING_LOST,
@@ -22,6 +23,7 @@ from fedsurf.network.operators import (
     product,
     shift_weights,
 )
+from fedsurf.network.wire import Form, Layout, Parts, Sections
 
 SERVER = -1
 """The id of a server's row."""
@@ -69,6 +71,9 @@ class Network:
         The shift operator S; see `NetworkConfig`.
     generator : torch.Generator or None
         For networks that are random, such as a star: the seed of their draws.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages as they travel; see `fedsurf.network.wire`. An agent's own values are never
+        rounded, and float32 leaves all as they are.
 
     Attributes
     ----------
@@ -100,9 +105,12 @@ class Network:
         graph: nx.Graph,
         shift: Shift = "adjacency",
         generator: torch.Generator | None = None,
+        *,
+        wire: Wire = "float32",
     ) -> None:
+        check_option(wire, Wire, "wire")
         self.graph, self.shift = self._checked(graph), shift
-        self._seed = 0
+        self._wire, self._seed = wire, 0
         edges = (
             torch.tensor(sorted(self.graph.edges), dtype=torch.int64, device=CPU).reshape(-1, 2).T
         )
@@ -146,6 +154,11 @@ class Network:
         )
 
     @property
+    def wire(self) -> Wire:
+        """The numbers of messages as they travel."""
+        return self._wire
+
+    @property
     def rounds(self) -> int:
         """Communication rounds so far."""
         return self._rounds
@@ -160,6 +173,16 @@ class Network:
         """Floats sent over all links so far."""
         return int(self.link_floats.sum())
 
+    @property
+    def link_bytes(self) -> Tensor:
+        """Bytes of the messages sent over each link so far, headers included, int64 `[links]`."""
+        return self._link_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the messages sent over all links so far."""
+        return int(self.link_bytes.sum())
+
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Begin a new run, with the counts at 0; `generator` seeds the draws of the run.
 
@@ -169,6 +192,7 @@ class Network:
             self._seed = next_seed(generator)
         self._rounds = 0
         self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64, device=CPU)
+        self._link_bytes = torch.zeros_like(self._link_floats)
 
     def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return S in the given floating type on a device, `[nodes, nodes]`, dense or sparse."""
@@ -188,11 +212,17 @@ class Network:
         """
         return self._communicate([values], floats)[0]
 
-    def mix_parts(self, *parts: Tensor) -> list[Tensor]:
-        """Communicate for one round with messages of several parts: return S·part for each `[rows, …]`."""
-        return self._communicate(parts)
+    def mix_parts(self, *parts: Tensor, layout: Layout | None = None) -> list[Tensor]:
+        """Communicate for one round with messages of several parts: return S·part for each `[rows, …]`.
 
-    def _communicate(self, parts: Sequence[Tensor], floats: int | None = None) -> list[Tensor]:
+        `layout` are the sections of the message that are rounded apart, if the wire is not float32; by
+        default the parts.
+        """
+        return self._communicate(parts, layout=layout)
+
+    def _communicate(
+        self, parts: Sequence[Tensor], floats: int | None = None, layout: Layout | None = None
+    ) -> list[Tensor]:
         rows = len(self.ids)
         for part in parts:
             if part.dim() < 2 or len(part) != rows:
@@ -201,8 +231,24 @@ class Network:
                 )
             if not part.is_floating_point():
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
-        size = sum(part.shape[1:].numel() for part in parts) if floats is None else floats
-        return self.exchange(parts, parts, NOTHING_LOST, size)
+        parts = Parts(parts, layout)
+        form = self.form(parts, floats)
+        sent = form.rounded_parts(parts, self.streams(self.ids).at("rows", self.rounds))
+        return self.exchange(parts, sent, NOTHING_LOST, form.numbers)
+
+    def form(self, values: Sequence[Tensor], floats: int | None = None) -> Form:
+        """Return the form in which the parts `values` of a message travel, each `[rows, …]`.
+
+        Numbers that their algorithm sends in fewer bits, as `floats`, are not rounded again.
+        """
+        form = Form(self.wire, Parts(values).layout)
+        if floats is None or floats == form.numbers:
+            return form
+        return Form("float32", [Sections(1, floats)])
+
+    def streams(self, ids: Tensor) -> Streams:
+        """Return the streams that round the messages of some nodes in this run."""
+        return Streams(self._seed, ids, "wire")
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
@@ -212,13 +258,15 @@ class Network:
         Parameters
         ----------
         values : sequence of Tensor
-            The rows' own values, the parts of a message, each `[rows, …]`.
+            The rows' own values, the parts of a message, each `[rows, …]`; `Parts` with their layout, or
+            any sequence.
         sent : sequence of Tensor
             The values as their neighbours receive them; the same tensors if nothing differs.
         floats : int
             Number of floats of a message.
         """
-        self.count_round(floats, None if lost.unsent is None else ~lost.unsent)
+        used = None if lost.unsent is None else ~lost.unsent
+        self.count_round(floats, used, self.form(values, floats))
         return [self._exchange_part(*part, lost) for part in zip(values, sent, strict=True)]
 
     def _exchange_part(self, values: Tensor, sent: Tensor, lost: LostMessages) -> Tensor:
@@ -242,10 +290,12 @@ class Network:
         used = None if lost.unsent is None else ~lost.unsent
         return *lost.weigh(own, links, self.links[1]), used
 
-    def count_round(self, floats: int, used: Tensor | None = None) -> None:
-        """Count a round with messages of `floats` on the links that were used, bool `[links]`, or on all."""
+    def count_round(
+        self, floats: int, used: Tensor | None = None, form: Form | None = None
+    ) -> None:
+        """Count a round with messages of a form on the links that were used, bool `[links]`, or on all."""
         self._rounds += 1
-        self._count_floats(floats, used)
+        self._count(floats, form or Form("float32", [Sections(1, floats)]), used)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:  # noqa: ARG002
         """Begin a round of a server; see `StarNetwork`."""
@@ -258,11 +308,23 @@ class Network:
         """
         return called
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def download(
+        self,
+        value: Tensor,  # noqa: ARG002
+        called: Called,  # noqa: ARG002
+        among: Tensor | None = None,  # noqa: ARG002
+        layout: Layout | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Send the server's `value[servers, …]` to called agents; see `StarNetwork`."""
         raise self._no_server()
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def upload(
+        self,
+        values: Tensor,  # noqa: ARG002
+        called: Called,  # noqa: ARG002
+        among: Tensor | None = None,  # noqa: ARG002
+        layout: Layout | None = None,  # noqa: ARG002
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server; see `StarNetwork`."""
         raise self._no_server()
 
@@ -316,17 +378,21 @@ class Network:
             "seed": torch.tensor(self._seed, device=CPU),
             "rounds": torch.tensor(self._rounds, device=CPU),
             "link_floats": self._link_floats,
+            "link_bytes": self._link_bytes,
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state` of the same network."""
         self._seed, self._rounds = int(state["seed"]), int(state["rounds"])
         self._link_floats = state["link_floats"].clone()
+        self._link_bytes = state["link_bytes"].clone()
 
-    def _count_floats(self, floats: int, used: Tensor | None = None) -> None:
-        """Count the floats of a message on the links that were used, bool `[links]`, or on all."""
-        # Copy, so that earlier references to the counts keep their values.
-        self._link_floats = self._link_floats + (floats if used is None else floats * used)
+    def _count(self, floats: int, form: Form, used: Tensor | None = None) -> None:
+        """Count a message on the links that were used, bool `[links]`, or on all."""
+        # Copies, so that earlier references to the counts keep their values.
+        times = 1 if used is None else used.long()
+        self._link_floats = self._link_floats + floats * times
+        self._link_bytes = self._link_bytes + form.message_bytes * times
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)
@@ -358,58 +424,3 @@ class Network:
             f"network: got a {type(self).__name__} without a server, "
             "but only a server calls agents: use a StarNetwork"
         )
-
-
-def check_graph(graph: nx.Graph) -> nx.Graph:
-    """Return a connected graph with its nodes numbered 0, 1, … in their order; raise if it is not one."""
-    _check_links(graph, "graph")
-    _check_connected(graph, "graph: got")
-    return numbered(graph, list(graph))
-
-
-def check_graphs(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
-    """Return graphs of the same nodes, numbered in the order of the first; raise if they are not.
-
-    All their links together must connect the nodes; a single graph may fall apart.
-    """
-    if isinstance(graphs, nx.Graph) or not len(graphs):
-        got = "one networkx graph" if isinstance(graphs, nx.Graph) else "an empty sequence"
-        raise ValueError(f"graphs: got {got}, but it must be a sequence of networkx graphs")
-    for place, graph in enumerate(graphs):
-        _check_links(graph, f"graphs[{place}]")
-        other = set(graphs[0]) ^ set(graph)
-        if other:
-            raise ValueError(
-                f"graphs[{place}]: got other nodes than in the first graph, such as "
-                f"{min(other, key=str)!r}, but all graphs must have the same agents"
-            )
-    _check_connected(nx.compose_all(graphs), "graphs: got, with all links together,")
-    return [numbered(graph, list(graphs[0])) for graph in graphs]
-
-
-def _check_links(graph: nx.Graph, argument: str) -> None:
-    check_kind(graph, nx.Graph, argument, "a networkx graph")
-    if graph.is_directed() or graph.is_multigraph():
-        raise ValueError(
-            f"{argument}: got a directed or multigraph, but links are simple and undirected"
-        )
-    if not len(graph):
-        raise ValueError(f"{argument}: got one without nodes, but a network has at least one agent")
-
-
-def _check_connected(graph: nx.Graph, got: str) -> None:
-    parts = sorted(nx.connected_components(graph), key=len)
-    if len(parts) > 1:
-        smallest = sorted(parts[0], key=str)
-        raise ValueError(
-            f"{got} {len(parts)} components, but it must be connected; "
-            f"nodes {smallest[:5]} cannot reach the others"
-        )
-
-
-def numbered(graph: nx.Graph, nodes: Sequence[Hashable]) -> nx.Graph:
-    """Return the graph with these nodes as 0, 1, …, without attributes and links to themselves."""
-    plain = nx.empty_graph(len(nodes))
-    number = {node: position for position, node in enumerate(nodes)}
-    plain.add_edges_from((number[a], number[b]) for a, b in graph.edges if a != b)
-    return plain

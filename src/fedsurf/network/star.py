@@ -1,8 +1,10 @@
 """A star: a server without data, and agents of which a sample reports to it in each round."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Literal
 
 import networkx as nx
 import torch
@@ -12,10 +14,11 @@ from torch.nn import functional
 from fedsurf.common.checks import check_count, check_kind, check_option, check_whole
 from fedsurf.common.devices import CPU
 from fedsurf.common.streams import SHARED, Streams
-from fedsurf.network.config import Calling, Shift
+from fedsurf.network.config import Calling, Shift, Wire
 from fedsurf.network.facts import Facts
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
+from fedsurf.network.wire import Form, Layout, Parts
 
 
 class StarNetwork(Network):
@@ -45,6 +48,8 @@ class StarNetwork(Network):
         The shift operator S.
     calling : {"random", "in-turn"}
         The way in which they are drawn. If all report, both give the same bits.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages as they travel; see `Network`.
 
     Attributes
     ----------
@@ -74,6 +79,7 @@ class StarNetwork(Network):
         shift: Shift = "adjacency",
         *,
         calling: Calling = "random",
+        wire: Wire = "float32",
     ) -> None:
         check_count(agents, "agents")
         check_kind(generator, torch.Generator, "generator", "a torch.Generator")
@@ -86,7 +92,7 @@ class StarNetwork(Network):
         check_option(calling, Calling, "calling")
         self.calling = calling
         self.reporting = agents if reporting is None else reporting
-        super().__init__(nx.star_graph(agents), shift, generator)
+        super().__init__(nx.star_graph(agents), shift, generator, wire=wire)
 
     @cached_property
     def facts(self) -> Facts:
@@ -102,6 +108,7 @@ class StarNetwork(Network):
             0, dtype=torch.int64, device=CPU
         )
         self._passes = 0
+        self._messages = Counter[str]()
 
     def state(self) -> dict[str, Tensor]:
         """Return what the next round depends on, as named tensors; `waiting` is padded by −1."""
@@ -116,13 +123,14 @@ class StarNetwork(Network):
         super().restore(state)
         waiting = state["waiting"]
         self._waiting, self._passes = waiting[waiting >= 0], int(state["passes"])
+        self._messages.clear()
 
     def exchange(
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Let a sample of agents send to the server, and the server to all agents."""
         reporters = 1 + self._draw()
-        self.count_round(floats, self._used(reporters, lost))
+        self.count_round(floats, self._used(reporters, lost), self.form(values, floats))
         return [
             self._exchange_with(reporters, *part, lost) for part in zip(values, sent, strict=True)
         ]
@@ -174,6 +182,7 @@ class StarNetwork(Network):
         """
         drawn = self._draw()
         self._rounds += 1
+        self._messages.clear()
         none = torch.zeros(self.links.shape[1], dtype=torch.bool, device=CPU)
         lost_down, lost_up = (none if lost.links is None else lost.links).reshape(2, -1)[:, drawn]
         away = (none if lost.unsent is None else lost.unsent).reshape(2, -1)[:, drawn].all(0)
@@ -184,40 +193,61 @@ class StarNetwork(Network):
         self._lost_uploads = drawn[~arrive & ~away & ~lost_down]
         return Called.of(drawn[arrive].sort().values, self.agent_rows(self.ids))
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def download(
+        self,
+        value: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send the server's `value[1, …]` to called agents, and return what they receive, `[called, …]`.
 
         Lost downloads count as floats, too. If not all agents need this message, `among` is a mask of
-        those that do, bool `[agents]`.
+        those that do, bool `[agents]`. `layout` as in `mix_parts`.
         """
         check_called(called, self.agents)
-        self.count_downloads(called, among, value.shape[1:].numel())
-        return value.expand(len(called), *value.shape[1:])
+        sent, _ = self.send("download", value, self.ids[:1], called, among, layout)
+        return sent.expand(len(called), *value.shape[1:])
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server, and return what it receives.
 
-        Lost uploads count as floats, too; `among` as in `download`.
+        Lost uploads count as floats, too; `among` and `layout` as in `download`.
         """
         check_called(called, self.agents, values)
-        self.count_uploads(called, among, values.shape[1:].numel())
-        return values
+        return self.send("upload", values, called.agents, called, among, layout)[0]
 
-    def count_downloads(self, called: Called, among: Tensor | None, floats: int) -> None:
-        """Count messages to all called agents, and those that are lost; `among` as in `download`."""
-        self._count_messages(0, called, self._lost_downloads, among, floats)
+    def send(
+        self,
+        kind: Literal["download", "upload"],
+        values: Tensor,
+        senders: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> tuple[Tensor, Form]:
+        """Count messages between the server and all called agents, and those that are lost.
 
-    def count_uploads(self, called: Called, among: Tensor | None, floats: int) -> None:
-        """Count messages from all called agents, and those that are lost; `among` as in `download`."""
-        self._count_messages(1, called, self._lost_uploads, among, floats)
-
-    def _count_messages(
-        self, end: int, called: Called, lost: Tensor, among: Tensor | None, floats: int
-    ) -> None:
-        """Count messages between the server, at this end of a link, and agents, lost ones included."""
+        Return the `values[senders, …]` as they arrive, and the form in which they travel; `senders` are the
+        ids of their rows.
+        """
+        down = kind == "download"
+        lost = self._lost_downloads if down else self._lost_uploads
         every = torch.cat([called.agents, lost if among is None else lost[among[lost]]])
-        used = (self.links[end] == 0) & torch.isin(self.links[1 - end], 1 + every)
-        self._count_floats(floats, used)
+        server, agent = self.links if down else self.links.flip(0)
+        form = Form(self.wire, Parts([values], layout).layout)
+        self._count(form.numbers, form, (server == 0) & torch.isin(agent, 1 + every))
+        number, self._messages[kind] = self._messages[kind], self._messages[kind] + 1
+        if form.wire == "float32":
+            return values, form
+        streams = self.streams(senders).at(kind, self.rounds, number)
+        return form.rounded(values.flatten(1), streams).reshape(values.shape), form
 
     def _draw(self) -> Tensor:
         """Draw the agents of a round, int64 `[reporting]`."""

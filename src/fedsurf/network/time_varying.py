@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fedsurf.common.checks import check_whole
 from fedsurf.common.devices import CPU
-from fedsurf.network.config import Shift
+from fedsurf.network.config import Shift, Wire
 from fedsurf.network.facts import Facts
-from fedsurf.network.network import Network, check_graphs
+from fedsurf.network.graphs import check_graphs
+from fedsurf.network.network import Network
 from fedsurf.network.operators import LostMessages
 
 
@@ -30,6 +31,8 @@ class TimeVaryingNetwork(Network):
     order : callable or None
         Maps the number of a round, from 0 on, to an index in `graphs`, always the same one for the
         same round; None for one after another and again from the first.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages as they travel; see `Network`.
 
     Examples
     --------
@@ -46,9 +49,11 @@ class TimeVaryingNetwork(Network):
         graphs: Sequence[nx.Graph],
         shift: Shift = "adjacency",
         order: Callable[[int], int] | None = None,
+        *,
+        wire: Wire = "float32",
     ) -> None:
         checked = check_graphs(graphs)
-        super().__init__(nx.compose_all(checked), shift)
+        super().__init__(nx.compose_all(checked), shift, wire=wire)
         self._order = order
         self._networks = [_CheckedNetwork(graph, shift) for graph in checked]
         # The links of all lists are sorted: those of one graph keep their order among all.
@@ -80,7 +85,8 @@ class TimeVaryingNetwork(Network):
         """Exchange messages over the links of this round; losses on other links change nothing."""
         index = self._index()
         linked = self._linked[index]
-        self.count_round(floats, linked if lost.unsent is None else linked & ~lost.unsent)
+        used = linked if lost.unsent is None else linked & ~lost.unsent
+        self.count_round(floats, used, self.form(values, floats))
         return self._networks[index].exchange(values, sent, lost.over(linked), floats)
 
     def round_weights(

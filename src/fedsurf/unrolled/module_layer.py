@@ -34,6 +34,7 @@ from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.models import Model, ModuleModel
 from fedsurf.network import Network
+from fedsurf.network.wire import Sections
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.config import (
     CONSTRAINT_COUNT,
@@ -273,7 +274,8 @@ class GradientTransferAlgorithm:
         if state.rounds:
             own = torch.lerp(own, state.summaries, PROGRESS_DECAY)
         message = torch.cat([sent, own], 1)
-        (mixed,) = mix_lazily(network, [message], [network.mix(message)])
+        layout = [Sections(1, sent.shape[1]), Sections(own.shape[1], 1)]
+        mixed = mix_lazily(network, [message], network.mix_parts(message, layout=layout))[0]
         received, summaries = mixed[:, : model.parameters], mixed[:, model.parameters :]
         new_weights = (1 - keep - stay - memory) * received
         new_weights = new_weights + keep * sent + stay * weights + memory * state.previous

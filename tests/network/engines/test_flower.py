@@ -57,7 +57,7 @@ def both_sides(subject, dtype=torch.float64, lost=None, change=None, **options):
     agents = [Agent(subject, number, dtype, wire) for number in range(AGENTS)]
     if change is not None:
         agents = change(agents)
-    network = ServerSide(subject.network(), LocalCourier(agents, lost), wire=wire, **options)
+    network = ServerSide(subject.network(), LocalCourier(agents, lost), kind=wire, **options)
     with torch.no_grad():
         return work(subject, network, dtype), network
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedsurf.network.engines.arrivals import AHEAD, MAX_ANSWER_SLOTS, MAX_STORED, Arrivals
 from fedsurf.network.engines.messages import (
+    HEADER_BYTES,
     Kind,
     Message,
     RefusedError,
@@ -17,6 +18,7 @@ from fedsurf.network.engines.messages import (
     decoded,
     federation_digest,
 )
+from fedsurf.network.wire import Form, Sections
 
 DIGEST = federation_digest("clinics", "1")
 ROW = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -139,3 +141,84 @@ def test_a_single_neighbour_that_claims_to_be_ahead_leaves_nobody_behind():
     assert not here.left_behind()
     here.receive("c", rows(3, sender=2))
     assert here.left_behind()
+
+
+LAYOUT = [Sections(1, 40), Sections(3, 1), Sections(2, 2, interleaved=True)]
+WIDE = np.full((2, 47), 3.0, np.float32)
+
+
+def rounded(wire, values=WIDE, layout=LAYOUT):
+    return Message(Kind.ROWS, 1, Slot(0, 0), values, form=Form(wire, layout)).encoded(DIGEST)
+
+
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+def test_rounded_numbers_arrive_as_they_were_sent(wire):
+    found = decoded(rounded(wire), DIGEST, wire)
+    np.testing.assert_array_equal(found.values, WIDE)
+    assert list(found.form.layout) == LAYOUT
+    here = Arrivals(["a", "b", "c"], [1], DIGEST, 10_000, wire=wire)
+    here.receive("b", rounded(wire))
+    np.testing.assert_array_equal(here.take(1, Kind.ROWS, Slot(0, 0), WIDE.shape), WIDE)
+    assert here.round_bytes_received == here.bytes_received == {"b": len(rounded(wire))}
+    answer = Message(Kind.ANSWER, 1, Slot(0, 0), WIDE).encoded(DIGEST)
+    here.receive("b", answer)
+    assert here.bytes_received["b"] - here.round_bytes_received["b"] == len(answer)
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8"])
+def test_a_message_of_another_wire_is_refused(wire):
+    for other in {"float16", "int8"} - {wire}:
+        with pytest.raises(RefusedError, match="another wire"):
+            decoded(rounded(other), DIGEST, wire)
+    raw = bytearray(rounded("int8"))
+    raw[5] = Kind.ANSWER
+    with pytest.raises(RefusedError, match="unknown kind or type"):
+        decoded(bytes(raw), DIGEST, "int8")
+
+
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 41, 46])
+def test_rounded_numbers_that_are_not_finite_are_refused(wire, wrong, place):
+    values = WIDE.copy()
+    values[1, place] = wrong
+    with pytest.raises(RefusedError, match="NaN or infinite"):
+        decoded(rounded(wire, values), DIGEST, wire)
+
+
+@pytest.mark.parametrize("exponent", [-128, 127])
+def test_an_exponent_that_makes_numbers_infinite_is_refused(exponent):
+    raw = bytearray(rounded("int8", layout=[Sections(1, 47)]))
+    raw[HEADER_BYTES + 9] = exponent % 256
+    with pytest.raises(RefusedError, match="NaN or infinite"):
+        decoded(bytes(raw), DIGEST, "int8")
+
+
+@pytest.mark.parametrize("wire", ["float16", "int8"])
+@pytest.mark.parametrize(
+    "claims", [(2**31, 2**31), (2**32 - 1, 1), (0, 2**32 - 1), (2**32 - 1, 0), (47, 1), (1, 2**20)]
+)
+def test_no_memory_is_made_for_sections_that_a_message_claims(wire, claims):
+    raw = rounded(wire, layout=[Sections(1, 47)])
+    for rows_and_columns in ((2, 47), (2**32 - 1, 2**32 - 1), (1, claims[0] * claims[1] % 2**32)):
+        table = struct.pack("<II?", *claims, False)
+        forged = raw[: HEADER_BYTES - 8] + struct.pack("<II", *rows_and_columns) + table
+        tracemalloc.start()
+        with pytest.raises(RefusedError):
+            decoded(forged + raw[HEADER_BYTES + 9 :], DIGEST, wire)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+        tracemalloc.stop()
+
+
+@given(st.binary(max_size=200), st.integers(0, 110))
+def test_noise_in_place_of_rounded_numbers_is_refused_or_finite(noise, kept):
+    try:
+        found = decoded(rounded("int8")[:kept] + noise, DIGEST, "int8")
+    except RefusedError:
+        return
+    assert np.isfinite(found.values).all()
+
+
+def test_a_message_has_at_most_255_kinds_of_sections():
+    with pytest.raises(ValueError, match=r"^layout: got 300 entries"):
+        rounded("int8", np.zeros((1, 600), np.float32), [Sections(1, 2)] * 300)

@@ -21,6 +21,7 @@ from peers import (
     federation,
     finish,
     finish_all,
+    finish_and_count,
     free_addresses,
     intruder,
     one_pauses,
@@ -78,18 +79,49 @@ class Missed(FaultyNetwork):
 )
 def test_processes_give_the_simulators_numbers(graph, names, keys):
     with federation(finish_all, keys, names, graph=graph) as (_, pipes):
-        found, reports = results(pipes)
+        found, reports = results(pipes, 120)
     whole = GRAPHS[graph]()
     with torch.no_grad():
         for name in names:
             close(torch.cat([one[name] for one in found]), finish(name, whole))
         for field, values in evaluate(whole).items():
-            if field != "floats":
+            if field not in ("floats", "bytes"):
                 close(found[1]["evaluation"][field], values)
     for report in reports:
         assert not report["missing"]
         assert all(reasons.keys() <= {"old round"} for reasons in report["refused"].values())
         assert min(report["sent"].values()) > 4 * report["floats"] / len(report["sent"])
+
+
+ring_names = ("dgd", "gradient-tracking", "pretrained")
+star_names = ("fedavg", "scaffold", "pretrained")
+
+
+@pytest.mark.parametrize(
+    ("graph", "names", "wire"),
+    [
+        ("ring", ring_names, "int8"),
+        ("star", star_names, "int8"),
+        *(
+            pytest.param(graph, names, wire, marks=pytest.mark.slow)
+            for graph, names in (("ring", ring_names), ("star", star_names))
+            for wire in ("float32", "float16")
+        ),
+    ],
+)
+def test_processes_send_the_simulators_numbers_and_bytes(graph, names, wire, keys):
+    with federation(finish_and_count, keys, names, graph=graph, wire=wire) as (_, pipes):
+        found, reports = results(pipes, 120)
+    whole = GRAPHS[graph](wire=wire)
+    for name in names:
+        with torch.no_grad():
+            close(torch.cat([one[name][0] for one, _ in found]), finish(name, whole))
+        assert all(one[name][1] == one[name][2] for one, _ in found)
+        assert sum(one[name][1] for one, _ in found) == whole.bytes
+    assert all(evaluations > 0 for _, evaluations in found)
+    for report in reports:
+        assert not report["missing"]
+        assert all(reasons.keys() <= {"old round"} for reasons in report["refused"].values())
 
 
 @pytest.mark.slow  # a busy machine shifts who is late

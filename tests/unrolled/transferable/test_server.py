@@ -60,7 +60,7 @@ def test_a_server_learns_nothing_but_what_agents_send(monkeypatch):
     over, learned = network(star=True), optimizer()
     whole = heads(task, over, 6, learned)
     over = network(star=True)
-    monkeypatch.setattr(over, "upload", lambda values, _: torch.zeros_like(values))
+    monkeypatch.setattr(over, "upload", lambda values, *_, **__: torch.zeros_like(values))
     assert whole.abs().max() > 0
     assert torch.equal(heads(task, over, 6, learned), torch.zeros_like(whole))
 
@@ -76,14 +76,14 @@ def test_a_server_can_compute_its_memory_from_the_messages(stale, options):
     sent, received = [], []
 
     class Watched(StarNetwork):
-        def download(self, value, called, among=None):
+        def download(self, value, called, among=None, layout=None):
             if among is None:  # not the units
                 sent.append(value[0])
-            return super().download(value, called, among)
+            return super().download(value, called, among, layout)
 
-        def upload(self, values, called, among=None):
+        def upload(self, values, called, among=None, layout=None):
             received.append(values)
-            return super().upload(values, called, among)
+            return super().upload(values, called, among, layout)
 
     over = StaleNetwork(Watched(AGENTS, 3, random_data.seeded(4)), stale, random_data.seeded(5))
     found = heads(task, over, rounds, learned, **options)

@@ -26,7 +26,7 @@ from fedsurf.evaluation.methods import METHODS, Setting, settings_for_sizes
 from fedsurf.models import SoftmaxHead
 from fedsurf.network import Network, StarNetwork
 from fedsurf.network.build import shift_of
-from fedsurf.network.config import Shift
+from fedsurf.network.config import Shift, Wire
 from fedsurf.pretrained import digest, load
 from fedsurf.tasks.task import Task
 
@@ -124,7 +124,8 @@ def star_of(plan: Plan) -> StarNetwork:
                 f"{config.graph.kind!r}, but it must be for a star"
             )
         shift = shift_of(config)
-    return StarNetwork(plan.agents, reporting, drawn, shift, calling=plan.calling)
+    wire: Wire = "float32" if plan.wire == "float64" else plan.wire
+    return StarNetwork(plan.agents, reporting, drawn, shift, calling=plan.calling, wire=wire)
 
 
 class Learning:

@@ -3,13 +3,12 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedsurf.common.checks import check_count, check_not_negative, check_option, check_positive
 from fedsurf.common.configuration import from_table
 from fedsurf.evaluation.methods import METHODS, Setting
-from fedsurf.network.config import Calling
-from fedsurf.network.engines.flower.parcels import Wire
+from fedsurf.network.config import Calling, Wire
 
 PRETRAINED, UNROLLED = "softmax-head", "u-dgd"
 """Names of the methods that are learned: a pretrained optimizer, and the optimizer of a run folder."""
@@ -62,8 +61,8 @@ class Plan:
     timeout: float = 60.0
     #: Longest wait where the server cannot go on without an agent.
     patience: float = 600.0
-    #: Type of the numbers of a round on their way.
-    wire: Wire = "float32"
+    #: Numbers of a round on their way: float32, or rounded to float16 or int8, or exactly, as float64.
+    wire: Wire | Literal["float64"] = "float32"
     #: Folder of the server's results.
     folder: str = "run"
     #: Folder of the agents' states, one inside it for each; nodes may name their own in their node config.
@@ -77,7 +76,7 @@ class Plan:
         check_positive(self.timeout, "timeout")
         check_positive(self.patience, "patience")
         check_option(self.calling, Calling, "calling")
-        check_option(self.wire, Wire, "wire")
+        check_option(self.wire, Literal["float32", "float16", "int8", "float64"], "wire")
         if not 0 <= self.reporting <= self.agents:
             raise ValueError(
                 f"reporting: got {self.reporting}, but it must be between 0, for all, and {self.agents}"
@@ -99,6 +98,11 @@ class Plan:
             raise ValueError(f"settings: got {self.settings!r}, but {self.method} has none")
         if self.method == UNROLLED and not self.optimizer:
             raise ValueError("optimizer: got none, but u-dgd needs the folder of a run")
+
+    @property
+    def kind(self) -> Literal["float32", "float64"]:
+        """The type of numbers that are not rounded."""
+        return "float64" if self.wire == "float64" else "float32"
 
     @property
     def method_settings(self) -> dict[str, Setting]:

@@ -73,7 +73,7 @@ def serve(
     """
     check_model_folder(Path(plan.folder))
     network = ServerSide(
-        star_of(plan), courier, deadline=plan.timeout, patience=plan.patience, wire=plan.wire
+        star_of(plan), courier, deadline=plan.timeout, patience=plan.patience, kind=plan.kind
     )
     told = network.tell(required=True)
     by_name = {courier.names[one]: text for one, text in enumerate(told) if text is not None}

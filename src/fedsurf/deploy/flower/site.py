@@ -60,7 +60,7 @@ def answer(
             note = "has finished"
             given = memory.given
             if taken not in given and not memory.finished:
-                side = AgentSide(star_of(plan), agent, memory.received, taken, plan.wire)
+                side = AgentSide(star_of(plan), agent, memory.received, taken, plan.kind)
                 given = side.given
                 note = _work(plan, side, memory, read())
     except Exception as error:  # of the user's data, of the disk, …

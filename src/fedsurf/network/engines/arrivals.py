@@ -9,7 +9,8 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsurf.network.engines.messages import Kind, Message, RefusedError, Slot, decoded
+from fedsurf.network.config import Wire
+from fedsurf.network.engines.messages import ROUND_KINDS, Kind, Message, RefusedError, Slot, decoded
 
 AHEAD = 4
 """Rounds by which a neighbour's message may be ahead."""
@@ -44,6 +45,8 @@ class Arrivals:
         Size of the largest message.
     ahead : int
         Rounds by which a message may be ahead.
+    wire : {"float32", "float16", "int8"}
+        The numbers of messages; those with others are refused, unless they are float32.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Arrivals:
         digest: bytes,
         max_bytes: int,
         ahead: int = AHEAD,
+        wire: Wire = "float32",
     ) -> None:
         self.changed = threading.Condition()
         self.names, self.neighbours = list(names), sorted(neighbours)
@@ -62,8 +66,9 @@ class Arrivals:
         self.heard: dict[int, Slot] = {}
         self.refused: dict[str, Counter[str]] = {}
         self.bytes_received = dict.fromkeys((self.names[one] for one in self.neighbours), 0)
+        self.round_bytes_received = dict(self.bytes_received)
         self.now = Slot(0, 0)
-        self._digest, self.max_bytes, self.ahead = digest, max_bytes, ahead
+        self._digest, self.max_bytes, self.ahead, self._wire = digest, max_bytes, ahead, wire
         self._vanished: dict[int, float] = {}
         self._stored: dict[int, list[Message]] = {one: [] for one in self.neighbours}
         self._far: dict[int, list[Message]] = {one: [] for one in self.neighbours}
@@ -206,9 +211,11 @@ class Arrivals:
         if raw is None or len(raw) > self.max_bytes:
             raise RefusedError("larger than agreed")
         self.bytes_received[sender] += len(raw)
-        message = decoded(raw, self._digest)
+        message = decoded(raw, self._digest, self._wire)
         if message.kind == Kind.ANSWER:
             return message if self._keep_answer(number, message) else None
+        if message.kind in ROUND_KINDS:
+            self.round_bytes_received[sender] += len(raw)
         if message.sender != number:
             raise RefusedError("another's name")
         self._keep(message)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedsurf.network.config import Calling, GraphKind
+from fedsurf.network.config import Calling, GraphKind, Wire
 
 LateRows = Literal["renormalised", "stale"]
-Wire = Literal["float32"]
 
 SITE_FILES = KEY, CERTIFICATE, AUTHORITY_CERTIFICATE = "key.pem", "certificate.pem", "authority.pem"
 """Files of a site, in a folder of its name."""
@@ -127,7 +126,7 @@ class Federation:
     server: Server | None = None
     #: Seed of the graph, the server's calls and mini-batches.
     seed: int = 0
-    #: Type of the numbers in messages.
+    #: Numbers of messages as they travel: float32, or rounded to float16 or int8.
     wire: Wire = "float32"
     #: The optimizer.
     training: Training = field(default_factory=Training)

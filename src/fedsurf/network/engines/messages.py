@@ -1,4 +1,4 @@
-"""Messages between processes: a header of fixed size, a bit mask and numbers in raw little-endian bytes.
+"""Messages between processes: a header of fixed size, a bit mask, a layout and numbers in little-endian bytes.
 
 Nothing that arrives is unpickled or evaluated, and no memory is made for what a header only claims.
 """
@@ -11,11 +11,18 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsurf.network.config import Wire
+from fedsurf.network.wire import HEADER_BYTES, SECTION_BYTES, Form, Sections
+
 MAGIC, VERSION = b"FSRF", 1
-# Magic, version, kind, type, reserved, digest, sender, run, round, part, bytes of the mask, rows, columns.
+# Magic, version, kind, type, sections, digest, sender, run, round, part, bytes of the mask, rows, columns.
 _HEADER = struct.Struct("<4sBBBB16sIIIHHII")
+_SECTION = struct.Struct("<II?")
+_KIND_PLACE = 5
 _TYPES = (np.dtype("<f4"), np.dtype("<f8"))
-HEADER_BYTES = _HEADER.size
+_FORMS: dict[Wire, int] = {"float32": 0, "float16": 2, "int8": 3}
+MAX_SECTIONS = 255
+FLOAT32 = Form()
 MAX_MASK_BYTES = 1024
 
 
@@ -32,6 +39,10 @@ class Kind(IntEnum):
     """Values for an evaluation, which neighbours hand on."""
     HELLO = 4
     """The round of a process, for a neighbour that appears."""
+
+
+ROUND_KINDS = (Kind.ROWS, Kind.DOWNLOAD, Kind.UPLOAD)
+"""Messages of rounds, apart from those about them."""
 
 
 class RefusedError(ValueError):
@@ -59,6 +70,8 @@ class Message:
         Float32 or, in answers, also float64, `[rows, columns]`.
     gone : frozenset of int
         In answers, the neighbours that the sender takes for dead.
+    form : Form
+        The form in which values travel that were rounded to it; in answers always float32 or float64.
 
     Examples
     --------
@@ -78,16 +91,28 @@ class Message:
     slot: Slot
     values: NDArray[np.floating]
     gone: frozenset[int] = frozenset()
+    form: Form = FLOAT32
 
     def encoded(self, digest: bytes) -> bytes:
         """Return the bytes of the message, with the federation's digest."""
-        code = int(self.values.dtype == np.float64)
+        plain = self.form.wire == "float32"
+        code = int(self.values.dtype == np.float64) if plain else _FORMS[self.form.wire]
+        layout = () if plain else self.form.layout
+        if len(layout) > MAX_SECTIONS:
+            raise ValueError(
+                f"layout: got {len(layout)} entries, but a message has at most {MAX_SECTIONS}"
+            )
         mask = sum(1 << number for number in self.gone)
         gone = mask.to_bytes((mask.bit_length() + 7) // 8, "little")
         when = (self.slot.run, self.slot.round, self.slot.part)
-        fields = (self.kind, code, 0, digest, self.sender, *when, len(gone), *self.values.shape)
-        raw = np.ascontiguousarray(self.values, _TYPES[code]).tobytes()
-        return _HEADER.pack(MAGIC, VERSION, *fields) + gone + raw
+        shape = len(gone), *self.values.shape
+        fields = (self.kind, code, len(layout), digest, self.sender, *when, *shape)
+        table = b"".join(_SECTION.pack(*section) for section in layout)
+        if plain:
+            raw = np.ascontiguousarray(self.values, _TYPES[code]).tobytes()
+        else:
+            raw = self.form.encoded(self.values)
+        return _HEADER.pack(MAGIC, VERSION, *fields) + gone + table + raw
 
 
 def federation_digest(name: str, digest: str) -> bytes:
@@ -95,28 +120,53 @@ def federation_digest(name: str, digest: str) -> bytes:
     return sha256(f"{name}\0{digest}".encode()).digest()[:16]
 
 
-def decoded(raw: bytes, digest: bytes) -> Message:
-    """Return the message in `raw`, or raise `RefusedError`; its values share the memory of `raw`."""
+def kind_of(raw: bytes) -> int:
+    """Return the kind of an encoded message."""
+    return raw[_KIND_PLACE]
+
+
+def decoded(raw: bytes, digest: bytes, wire: Wire = "float32") -> Message:
+    """Return the message in `raw`, or raise `RefusedError`; numbers are in the form of `wire`, or float32.
+
+    Values that travelled as float32 or float64 share the memory of `raw`.
+    """
     if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
         raise RefusedError("not a message")
-    _, version, kind, code, _, its_digest, sender, run, round_, part, masked, rows, columns = (
-        _HEADER.unpack_from(raw)
-    )
+    _, version, kind, code, sections, its_digest, *others = _HEADER.unpack_from(raw)
+    sender, run, round_, part, masked, rows, columns = others
     if version != VERSION:
         raise RefusedError("another version")
     if its_digest != digest:
         raise RefusedError("another federation")
-    if kind >= len(Kind) or code >= (2 if kind == Kind.ANSWER else 1):
+    answer = kind == Kind.ANSWER
+    if kind >= len(Kind) or code not in ((0, 1) if answer else _FORMS.values()):
         raise RefusedError("unknown kind or type")
+    if code > 1 and code != _FORMS[wire]:
+        raise RefusedError("another wire")
     if masked > MAX_MASK_BYTES:
         raise RefusedError("too many processes")
-    start, kind_of_number = HEADER_BYTES + masked, _TYPES[code]
-    if len(raw) != start + rows * columns * kind_of_number.itemsize:
-        raise RefusedError("size differs from its header")
-    flat: NDArray[np.floating] = np.frombuffer(raw, kind_of_number, rows * columns, start)
-    values = flat.reshape(rows, columns)
+    start, form = HEADER_BYTES + masked, FLOAT32
+    if code <= 1:
+        kind_of_number = _TYPES[code]
+        if len(raw) != start + rows * columns * kind_of_number.itemsize:
+            raise RefusedError("size differs from its header")
+        flat: NDArray[np.floating] = np.frombuffer(raw, kind_of_number, rows * columns, start)
+        values = flat.reshape(rows, columns)
+    else:
+        form = _form(raw[start : start + SECTION_BYTES * sections], wire)
+        start += form.table_bytes
+        if form.numbers != columns or len(raw) != start + rows * form.row_bytes:
+            raise RefusedError("size differs from its header")
+        values = form.decoded(memoryview(raw)[start:], rows)
     if not np.isfinite(values).all():
         raise RefusedError("NaN or infinite")
-    mask = int.from_bytes(raw[HEADER_BYTES:start], "little")
+    mask = int.from_bytes(raw[HEADER_BYTES : HEADER_BYTES + masked], "little")
     gone = frozenset(place for place in range(mask.bit_length()) if mask >> place & 1)
-    return Message(Kind(kind), sender, Slot(run, round_, part), values, gone)
+    return Message(Kind(kind), sender, Slot(run, round_, part), values, gone, form)
+
+
+def _form(table: bytes, wire: Wire) -> Form:
+    """Return the form with the layout in a table, whose sections are not empty."""
+    if len(table) % SECTION_BYTES:
+        raise RefusedError("size differs from its header")
+    return Form(wire, [Sections(*entry) for entry in _SECTION.iter_unpack(table)])

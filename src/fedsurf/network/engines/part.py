@@ -9,6 +9,7 @@ from fedsurf.common.devices import CPU
 from fedsurf.network.engines.process import ProcessNetwork
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
+from fedsurf.network.wire import Form, Layout
 
 
 class Transport(Protocol):
@@ -39,7 +40,7 @@ class Part(ProcessNetwork):
         super().__init__(whole, owners, transport.process)
         self._transport = transport
 
-    def _swap(self, rows: Tensor, needed: Tensor) -> tuple[Tensor, LostMessages]:
+    def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:  # noqa: ARG002
         """Send rows over the needed links and wait for those of the neighbours; none is missing."""
         senders, receivers = self.links
         owners = self._owners
@@ -58,9 +59,16 @@ class Part(ProcessNetwork):
                 received[nodes] = self._transport.receive(other)
         return received, NOTHING_LOST
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def download(
+        self,
+        value: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send the server's `value[servers, …]` to called agents: a message for each."""
-        self._star.count_downloads(called, among, value.shape[1:].numel())
+        server_ids = self.ids[: self.servers]
+        value, _ = self._star.send("download", value, server_ids, called, among, layout)
         if self.servers:
             for owner in self._owners[1 + called.agents].tolist():
                 if owner != self.process:
@@ -69,9 +77,16 @@ class Part(ProcessNetwork):
         rows = [value if self.servers else self._transport.receive(server) for _ in called.here]
         return torch.cat(rows) if rows else value.new_zeros(0, *value.shape[1:])
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server; elsewhere nothing is received."""
-        self._star.count_uploads(called, among, values.shape[1:].numel())
+        senders = self.agent_rows(self.ids)[called.here]
+        values, _ = self._star.send("upload", values, senders, called, among, layout)
         server = int(self._owners[0])
         if not self.servers:
             for row in values:

@@ -9,7 +9,8 @@ import zenoh
 from numpy.typing import NDArray
 
 from fedsurf.network.engines.arrivals import Arrivals
-from fedsurf.network.engines.messages import Kind, Message, Slot
+from fedsurf.network.engines.messages import ROUND_KINDS, Kind, Message, Slot, kind_of
+from fedsurf.network.wire import Form
 
 PAUSE = 0.05
 """Seconds after which a waiting process looks for dead neighbours again."""
@@ -48,6 +49,7 @@ class Peer:
         self.bytes_sent = {arrivals.names[one]: 0 for one in arrivals.neighbours}
         self.waits = dict.fromkeys(arrivals.neighbours, 0.0)
         """Seconds for which the last message of each neighbour was waited for."""
+        self.round_bytes_sent = dict(self.bytes_sent)
         self._linked, self._digest, self._root = linked, digest, root
         self._recent: dict[int, tuple[bytes, ...]] = dict.fromkeys(arrivals.neighbours, ())
         self._session: zenoh.Session | None = None
@@ -71,9 +73,9 @@ class Peer:
         if session is not None:
             session.close()  # type: ignore[no-untyped-call]
 
-    def send(self, to: int, kind: Kind, slot: Slot, values: Values) -> None:
-        """Send values to a neighbour."""
-        raw = Message(kind, self.number, slot, values).encoded(self._digest)
+    def send(self, to: int, kind: Kind, slot: Slot, values: Values, form: Form) -> None:
+        """Send values to a neighbour, in a form to which they are rounded."""
+        raw = Message(kind, self.number, slot, values, form=form).encoded(self._digest)
         with self._sending:  # in the order of the rounds, also when some are sent again
             self._recent[to] = (*self._recent[to][1 - RESENT :], raw)
             self._put(to, raw)
@@ -194,6 +196,8 @@ class Peer:
             raise RuntimeError("network: not open, so use it in a with statement")
         if to in self.arrivals.alive:
             self.bytes_sent[name] += len(raw)
+            if kind_of(raw) in ROUND_KINDS:
+                self.round_bytes_sent[name] += len(raw)
         session.put(
             f"{self._root}/to/{name}/{self.arrivals.names[self.number]}",
             raw,

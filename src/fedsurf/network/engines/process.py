@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.devices import CPU
+from fedsurf.common.streams import Streams
+from fedsurf.network.config import Wire
 from fedsurf.network.facts import Facts
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
+from fedsurf.network.wire import Form
 
 
 class ProcessNetwork(Network):
@@ -33,8 +36,8 @@ class ProcessNetwork(Network):
 
     Attributes
     ----------
-    floats : int
-        Those that the rows of this process sent.
+    floats, bytes : int
+        Those that the rows of this process sent; a message for each link.
     """
 
     def __init__(self, whole: Network, owners: Tensor, process: int) -> None:
@@ -54,6 +57,11 @@ class ProcessNetwork(Network):
         return replace(facts, degrees=facts.degrees[self._nodes])
 
     @property
+    def wire(self) -> Wire:
+        """The numbers of messages as they travel."""
+        return self.whole.wire
+
+    @property
     def rounds(self) -> int:
         """Communication rounds so far."""
         return self.whole.rounds
@@ -62,6 +70,15 @@ class ProcessNetwork(Network):
     def link_floats(self) -> Tensor:
         """Floats that this process sent over each link so far, int64 `[links]`."""
         return self.whole.link_floats * self._from_here
+
+    @property
+    def link_bytes(self) -> Tensor:
+        """Bytes that this process sent over each link so far, int64 `[links]`."""
+        return self.whole.link_bytes * self._from_here
+
+    def streams(self, ids: Tensor) -> Streams:
+        """Return the streams that round messages, the same in every process."""
+        return self.whole.streams(ids)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Begin a new run, with the counts at 0; the same generator in every process."""
@@ -92,9 +109,10 @@ class ProcessNetwork(Network):
         # Own values have the diagonal's weight; rows of this process reach each other as sent, too.
         rows = torch.cat([part.flatten(1) for part in sent], 1)
         needed = links != 0 if used is None else (links != 0) & used
-        received, missing = self._swap(rows, needed)
+        form = self.form(values, floats)
+        received, missing = self._swap(rows, needed, form)
         own, links = missing.weigh(own, links, self.links[1])
-        self.whole.count_round(floats, used)
+        self.whole.count_round(floats, used, form)
         mixed = self._incoming(links, needed).to(rows.device) @ received
         own = own[self._nodes].to(rows.device)
         parts = torch.split(mixed, [part.shape[1:].numel() for part in values], 1)
@@ -104,8 +122,10 @@ class ProcessNetwork(Network):
         ]
 
     @abstractmethod
-    def _swap(self, rows: Tensor, needed: Tensor) -> tuple[Tensor, LostMessages]:
+    def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:
         """Send rows over the needed links, bool `[links]`, and wait for those of the neighbours.
+
+        The rows are rounded already, and travel in this form.
 
         Return a row for each node, zero if not heard, and the needed messages that did not arrive.
         """

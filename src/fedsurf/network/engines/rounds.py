@@ -19,6 +19,7 @@ from fedsurf.network.engines.peer import Peer, Values
 from fedsurf.network.engines.process import ProcessNetwork
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
+from fedsurf.network.wire import Form, Layout
 
 Late = Literal["renormalised", "stale"]
 MAX_TEXT_BYTES = 2**16
@@ -97,6 +98,16 @@ class PeerNetwork(ProcessNetwork):
         return self._arrivals.bytes_received
 
     @property
+    def round_bytes_sent(self) -> dict[str, int]:
+        """Those bytes sent that are of rounds, by neighbour; the others answer evaluations."""
+        return self._peer.round_bytes_sent
+
+    @property
+    def round_bytes_received(self) -> dict[str, int]:
+        """Those bytes received that are of rounds, by neighbour."""
+        return self._arrivals.round_bytes_received
+
+    @property
     def present(self) -> list[str]:
         """The names of the neighbours that are alive."""
         return [self.names[one] for one in sorted(self._arrivals.alive)]
@@ -164,7 +175,7 @@ class PeerNetwork(ProcessNetwork):
         self._advance()
         return mixed
 
-    def _swap(self, rows: Tensor, needed: Tensor) -> tuple[Tensor, LostMessages]:
+    def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:
         """Send rows over the needed links, and wait for those of the neighbours until the deadline."""
         senders, receivers = self.links
         owners, slot = self._owners, self._slot(Kind.ROWS)
@@ -175,7 +186,7 @@ class PeerNetwork(ProcessNetwork):
             leaving = senders[needed & self._from_here & (owners[receivers] == other)].unique()
             if len(leaving):
                 own = rows[torch.searchsorted(self._nodes, leaving)]
-                self._peer.send(other, Kind.ROWS, slot, _numbers(own, np.float32))
+                self._peer.send(other, Kind.ROWS, slot, _numbers(own, np.float32), form)
             nodes = senders[to_here & (owners[senders] == other)].unique()
             if len(nodes):
                 arriving[other] = nodes
@@ -216,17 +227,22 @@ class PeerNetwork(ProcessNetwork):
         self.missing.append((self.rounds, self.names[server], "went on"))
         return replace(called, here=called.here[:0])
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def download(
+        self,
+        value: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send the server's `value[servers, …]` to called agents, a message for each process of theirs."""
-        shape = value.shape[1:]
-        self._star.count_downloads(called, among, shape.numel())
+        shape, server_ids = value.shape[1:], self.ids[: self.servers]
+        value, form = self._star.send("download", value, server_ids, called, among, layout)
         slot = self._slot(Kind.DOWNLOAD)
         if self.servers:
             for other in sorted(set(self._owners[1 + called.agents].tolist())):
                 if other != self.process:
-                    self._peer.send(
-                        other, Kind.DOWNLOAD, slot, _numbers(value.flatten(1), np.float32)
-                    )
+                    numbers = _numbers(value.flatten(1), np.float32)
+                    self._peer.send(other, Kind.DOWNLOAD, slot, numbers, form)
         elif len(called.here):
             server, size = int(self._owners[0]), (1, shape.numel())
             found, _ = self._peer.receive(Kind.DOWNLOAD, slot, {server: size}, self.patience)
@@ -237,17 +253,24 @@ class PeerNetwork(ProcessNetwork):
             value = _tensor(found[server], value).reshape(1, *shape)
         return value.expand(len(called.here), *shape) if len(value) else value
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Send called agents' `values[called, …]` to the server, which gets those that arrive in time.
 
         These may be none.
         """
-        shape = values.shape[1:]
-        self._star.count_uploads(called, among, shape.numel())
+        shape, senders = values.shape[1:], self.agent_rows(self.ids)[called.here]
+        values, form = self._star.send("upload", values, senders, called, among, layout)
         slot, flat = self._slot(Kind.UPLOAD), values.flatten(1)
         if not self.servers:
             if len(values):
-                self._peer.send(int(self._owners[0]), Kind.UPLOAD, slot, _numbers(flat, np.float32))
+                numbers = _numbers(flat, np.float32)
+                self._peer.send(int(self._owners[0]), Kind.UPLOAD, slot, numbers, form)
             return values[:0]
         owners = self._owners[1 + called.agents]
         others = [other for other in sorted(set(owners.tolist())) if other != self.process]

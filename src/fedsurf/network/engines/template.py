@@ -3,7 +3,7 @@
 import json
 from string import Template
 
-from fedsurf.network.config import Calling, GraphConfig
+from fedsurf.network.config import Calling, GraphConfig, Wire
 
 FIRST_PORT = 17400
 """Port of the server; the agents have the next ones."""
@@ -12,6 +12,7 @@ _TEXT = Template("""\
 # A federation: the same file at every site. `fedsurf federation check` says what is wrong with it.
 name = $name
 seed = $seed                  # of the graph, the server's calls and mini-batches
+wire = $wire          # numbers in messages: "float32", or rounded to "float16" or "int8"
 
 [training]
 optimizer = $optimizer  # a pretrained optimizer, or a .safetensors file
@@ -58,6 +59,7 @@ def federation_text(
     seed: int = 0,
     reporting: int | None = None,
     calling: Calling = "in-turn",
+    wire: Wire = "float32",
     optimizer: str = "softmax-head",
     rounds: int = 20,
     label: str = "label",
@@ -90,6 +92,7 @@ def federation_text(
     return _TEXT.substitute(
         name=_quoted(name),
         seed=seed,
+        wire=_quoted(wire),
         optimizer=_quoted(optimizer),
         rounds=rounds,
         label=_quoted(label),

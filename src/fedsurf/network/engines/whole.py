@@ -35,9 +35,15 @@ def network_of(federation: Federation) -> Network:
 
     server = federation.server
     if server is None:
-        return Network(graph_of(federation), "metropolis")
+        return Network(graph_of(federation), "metropolis", wire=federation.wire)
     drawn = generator(federation.seed, "graph")
-    return StarNetwork(len(federation.agents), server.reporting, drawn, calling=server.calling)
+    return StarNetwork(
+        len(federation.agents),
+        server.reporting,
+        drawn,
+        calling=server.calling,
+        wire=federation.wire,
+    )
 
 
 def graph_of(federation: Federation) -> nx.Graph:

@@ -26,10 +26,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class ZenohNetwork(PeerNetwork):
     """The rows of one process, whose neighbours' rows arrive over Zenoh.
 
-    Rows travel as float32, each to the neighbours that need it in the round. Evaluation (`total`, `collect`,
-    `publish`) floods the graph: each process hands on what its neighbours answered. So a process needs
-    connections to its neighbours only, as for the rounds, and a star's agents need not be reachable; a
-    relay could change others' answers, but never rows. Whoever does not answer counts as zero.
+    Rows travel in the `wire` of the network, each to the neighbours that need it in the round. Evaluation
+    (`total`, `collect`, `publish`) floods the graph: each process hands on what its neighbours answered. So
+    a process needs connections to its neighbours only, as for the rounds, and a star's agents need not be
+    reachable; a relay could change others' answers, but never rows. Whoever does not answer counts as zero.
 
     A process that was silent goes on in the round that most of its neighbours are in.
 
@@ -75,6 +75,9 @@ class ZenohNetwork(PeerNetwork):
         Whether there is no TLS.
     bytes_sent, bytes_received : dict from str to int
         Bytes of messages by neighbour, without those that Zenoh and TLS add.
+    round_bytes_sent, round_bytes_received : dict from str to int
+        Those of the rounds alone; the others are answers of evaluations. With one agent in each process,
+        what is sent in rounds adds up to `bytes`.
 
     Examples
     --------
@@ -139,7 +142,7 @@ class ZenohNetwork(PeerNetwork):
         pairs = {(a, b) for a, b in owners[whole.links].T.tolist() if a != b}
         linked = {one: {b for a, b in pairs if a == one} for one in range(len(names))}
         ahead = AHEAD_OF_SERVER if whole.server else AHEAD
-        arrivals = Arrivals(names, linked[process], federation, max_bytes, ahead)
+        arrivals = Arrivals(names, linked[process], federation, max_bytes, ahead, whole.wire)
         peer = Peer(process, linked, arrivals, federation, self._root)
         super().__init__(
             whole, owners, process, peer, deadline=deadline, patience=patience, late=late

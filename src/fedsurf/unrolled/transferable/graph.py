@@ -38,6 +38,7 @@ from fedsurf.unrolled.transferable.summaries import (
     common_centre,
     contributions,
     curvature,
+    message_layout,
     no_progress,
     varying_count,
 )
@@ -167,7 +168,11 @@ def round_over_graph(
         parts.append(torch.lerp(update.confidence_sums, state.confidence_sums, PROGRESS_DECAY))
     if mass is not None:
         parts.append(mass)
-    head, averages, *rest = mix_lazily(network, parts, network.mix_parts(*parts))
+    sizes = [part.shape[1] for part in summaries]
+    others = sum(sizes[3:]) + sum(part.shape[1] for part in parts[2:])
+    layout = message_layout(algorithm.model, sum(sizes[:2]), sum(sizes[2:3]), others)
+    mixed = network.mix_parts(*parts, layout=layout)
+    head, averages, *rest = mix_lazily(network, parts, mixed)
     if mass is not None:
         head = head / rest.pop()
     sums, progress, *shared = torch.split(averages, [part.shape[1] for part in summaries], 1)

@@ -9,6 +9,7 @@ the features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from fedsurf.common.devices import CPU
 from fedsurf.common.streams import Streams
 from fedsurf.network import Network
 from fedsurf.network.network import Called
+from fedsurf.network.wire import Layout, Sections
 from fedsurf.tasks.groups import join_groups
 from fedsurf.tasks.task import Task
 from fedsurf.unrolled.transferable.controller import schedule
@@ -39,6 +41,7 @@ from fedsurf.unrolled.transferable.summaries import (
     common_centre,
     contributions,
     curvature,
+    message_layout,
     no_progress,
     varying_count,
 )
@@ -119,12 +122,14 @@ def round_through_server(
     called = network.attend(network.call())
     state = _with_units(algorithm, state, called, task, network)
     message = server_message(state)
-    received = network.download(torch.cat(message, 1), called)
+    layout = _layout(algorithm, message)
+    received = network.download(torch.cat(message, 1), called, layout=layout)
     sizes = [part.shape[1] for part in message]
     parts = torch.split(received, sizes, 1)
     reply = agent_reply(algorithm, state, called, parts, task, network, streams)
     sizes = [part.shape[1] for part in reply]
-    uploaded = network.upload(torch.cat(reply, 1), called)
+    layout = _layout(algorithm, reply)
+    uploaded = network.upload(torch.cat(reply, 1), called, layout=layout)
     if len(uploaded):  # the server's; none if all called agents are gone
         state = server_update(algorithm, state, torch.split(uploaded, sizes, 1), network)
     # In the first rounds, all agents need new units after the round.
@@ -153,13 +158,20 @@ def _with_units(
     new = ~state.informed
     fresh = called.only(new, network.agent_rows(network.ids))
     units = torch.cat(algorithm.units(task.train.dtype, state.spreads), 1)
-    received = network.download(units, fresh, among=new)
+    layout = [Sections(units.shape[1], 1)]
+    received = network.download(units, fresh, among=new, layout=layout)
     rows = fresh.here.to(received.device)
     base, unit = (
         one.index_copy(0, rows, values)
         for one, values in zip((state.base, state.unit), received.chunk(2, 1), strict=True)
     )
     return replace(state, base=base, unit=unit) if len(rows) else state
+
+
+def _layout(algorithm: TransferableAlgorithm, parts: Sequence[Tensor]) -> Layout:
+    """Return the sections of the server's message or of a reply."""
+    _, sums, progress, moments, *others = (part.shape[1] for part in parts)
+    return message_layout(algorithm.model, sums + progress, moments, sum(others))
 
 
 def server_message(state: TransferServerState) -> list[Tensor]:

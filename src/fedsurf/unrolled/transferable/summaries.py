@@ -23,6 +23,8 @@ from torch import Tensor
 
 from fedsurf.common.devices import CPU
 from fedsurf.common.randomness import generator as seeded
+from fedsurf.models import SoftmaxHead
+from fedsurf.network.wire import Layout, Sections
 from fedsurf.unrolled.transferable.local import Groups, LocalExamples, by_group
 
 SUMS_SIZE = 7
@@ -76,6 +78,22 @@ def unpack(message: Tensor, features: int, width: int) -> Tensor:
     sketch[:, row, column] = message
     sketch[:, column, row] = message
     return sketch
+
+
+def message_layout(head: SoftmaxHead, sums: int, moments: int, others: int) -> Layout:
+    """Return the sections of a message: a head, class by class, then these counts of numbers.
+
+    The weights of one feature have its unit, and a section of their own. Sums, counts and what is in the
+    features' raw units differ by orders of magnitude, and travel as they are; `moments` end with a sketch.
+    """
+    sketch = max(0, moments - head.features)
+    layout = [
+        Sections(head.features + 1, head.classes, interleaved=True),
+        Sections(sums + moments - sketch, 1),
+        Sections(1, sketch),
+        Sections(others, 1),
+    ]
+    return [section for section in layout if section.repeats * section.size]
 
 
 class Contribution(NamedTuple):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedsurf.network.engines.flower.parcels import (
     Item,
-    Wire,
+    Single,
     packed,
     packed_text,
     unpacked,
@@ -19,6 +19,7 @@ from fedsurf.network.engines.messages import Kind, RefusedError
 from fedsurf.network.network import Called
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
+from fedsurf.network.wire import Form, Layout
 
 
 class PausedError(Exception):
@@ -41,7 +42,7 @@ class AgentSide(Side):
         What the server sent, by place.
     want : str
         The place of what the server waits for.
-    wire : {"float32", "float64"}
+    kind : {"float32", "float64"}
         As at the server.
 
     Attributes
@@ -75,9 +76,9 @@ class AgentSide(Side):
         agent: int,
         received: Mapping[str, Item],
         want: str = "",
-        wire: Wire = "float32",
+        kind: Single = "float32",
     ) -> None:
-        super().__init__(star, agent + 1, wire)
+        super().__init__(star, agent + 1, kind)
         self.given: dict[str, Item] = {}
         self.given_since: set[str] = set()
         self.taken: set[str] = set()
@@ -88,33 +89,46 @@ class AgentSide(Side):
         if self._want in self.given:
             raise PausedError("done")
 
-    def _swap(self, rows: Tensor, needed: Tensor) -> tuple[Tensor, LostMessages]:
+    def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:
         """Give the own row if the agent reports, and take the server's."""
         place, here = self._place(Kind.ROWS), self.links == self.process
         needed = needed.to(self.links.device)
         if bool((needed & here[0]).any()):
-            self._give(place, packed(rows, self.wire))
+            self._give(place, self._packed(rows, form))
         received = rows.new_zeros(len(self._owners), rows.shape[1])
         received[self._nodes] = rows
         if bool((needed & here[1]).any()):
-            received[:1] = self._take(place, (1, rows.shape[1]), rows)
+            received[:1] = self._take(place, (1, rows.shape[1]), rows, form)
         return received, NOTHING_LOST
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def download(
+        self,
+        value: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Return the server's message if this agent is called, `[called, …]`; `value` has no rows."""
         shape = value.shape[1:]
-        self._star.count_downloads(called, among, shape.numel())
+        _, form = self._star.send("download", value, self.ids[:0], called, among, layout)
         place = self._place(Kind.DOWNLOAD)
         if not len(called.here):
             return value[:0]
-        return self._take(place, (1, shape.numel()), value).reshape(1, *shape)
+        return self._take(place, (1, shape.numel()), value, form).reshape(1, *shape)
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Give the agent's `values[called, …]` to the server; nothing is received here."""
-        self._star.count_uploads(called, among, values.shape[1:].numel())
+        senders = self.ids[called.here]
+        values, form = self._star.send("upload", values, senders, called, among, layout)
         place = self._place(Kind.UPLOAD)
         if len(values):
-            self._give(place, packed(values.flatten(1), self.wire))
+            self._give(place, self._packed(values.flatten(1), form))
         return values[:0]
 
     def total(self, values: Tensor) -> Tensor:
@@ -153,9 +167,11 @@ class AgentSide(Side):
         """Return the server's text."""
         return unpacked_text(self._item(self._place(Kind.ANSWER)))
 
-    def _take(self, place: str, shape: tuple[int, int], like: Tensor) -> Tensor:
+    def _take(
+        self, place: str, shape: tuple[int, int], like: Tensor, form: Form | None = None
+    ) -> Tensor:
         try:
-            return unpacked(self._item(place), shape, like)
+            return unpacked(self._item(place), shape, like, form)
         except RefusedError as error:
             raise RefusedError(f"{place}: got {error} from the server") from error
 

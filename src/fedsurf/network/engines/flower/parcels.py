@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsurf.network.engines.messages import Kind, RefusedError, Slot
+from fedsurf.network.wire import Form
 
-Wire = Literal["float32", "float64"]
-"""Type of the numbers of rounds on their way; those of evaluations keep theirs."""
+Single = Literal["float32", "float64"]
 Values = NDArray[np.generic]
 
 TYPES: dict[str, np.dtype[Any]] = {
@@ -25,6 +25,8 @@ TYPES: dict[str, np.dtype[Any]] = {
     "float64": np.dtype("<f8"),
     "text": np.dtype("u1"),
 }
+ROUNDED = ("float16", "int8")
+"""Types of numbers whose bytes have a form that the receiver knows (`fedsurf.network.wire`)."""
 AWAY = "not connected"
 """Why nothing was sent to an agent."""
 MAX_ITEMS, MAX_BYTES = 2**16, 2**31
@@ -61,12 +63,16 @@ class Item:
     shape: tuple[int, ...]
     raw: bytes
 
+    def check_size(self) -> None:
+        """Raise `RefusedError` unless this is a matrix that is not too large."""
+        if len(self.shape) != 2 or min(self.shape) < 0 or len(self.raw) > MAX_BYTES:
+            raise RefusedError("not a matrix, or too large")
+
     def values(self) -> Values:
         """Return the numbers; they share the memory of `raw`."""
         if self.kind not in TYPES:
             raise RefusedError("unknown type")
-        if len(self.shape) != 2 or min(self.shape) < 0 or len(self.raw) > MAX_BYTES:
-            raise RefusedError("not a matrix, or too large")
+        self.check_size()
         kind = TYPES[self.kind]
         if prod(self.shape) * kind.itemsize != len(self.raw):
             raise RefusedError("size differs from its shape")
@@ -76,12 +82,17 @@ class Item:
         return values
 
 
-def packed(values: Tensor, wire: Wire | None = None) -> Item:
-    """Return `values[rows, columns]` as they travel: as `wire`, or else float64 unless they are float32.
+def packed(values: Tensor, kind: Single | None = None, form: Form | None = None) -> Item:
+    """Return `values[rows, columns]` as they travel: as `kind`, or else float64 unless they are float32.
 
-    Values that are not finite travel as no rows: the other side would refuse them.
+    Those that were rounded travel in their `form`. Values that are not finite travel as no rows: the other
+    side would refuse them.
     """
-    single = values.dtype == torch.float32 if wire is None else wire == "float32"
+    if form is not None and form.wire in ROUNDED:
+        rows = values if bool(values.isfinite().all()) else values[:0]
+        raw = form.encoded(rows.detach().cpu().numpy())
+        return Item(form.wire, (len(rows), form.numbers), raw)
+    single = values.dtype == torch.float32 if kind is None else kind == "float32"
     name = "float32" if single else "float64"
     if not bool(values.isfinite().all()):
         values = values[:0]
@@ -92,9 +103,9 @@ def packed(values: Tensor, wire: Wire | None = None) -> Item:
     return Item(name, numbers.shape, numbers.tobytes())
 
 
-def unpacked(item: Item, shape: tuple[int, int], like: Tensor) -> Tensor:
+def unpacked(item: Item, shape: tuple[int, int], like: Tensor, form: Form | None = None) -> Tensor:
     """Return an item as a tensor of the type and on the device of another, or raise `RefusedError`."""
-    values = item.values()
+    values = item.values() if form is None or form.wire not in ROUNDED else _decoded(item, form)
     if item.kind == "text":
         raise RefusedError("text instead of numbers")
     if values.shape != shape:
@@ -102,6 +113,19 @@ def unpacked(item: Item, shape: tuple[int, int], like: Tensor) -> Tensor:
             raise RefusedError("not finite")
         raise RefusedError(f"shape {list(values.shape)} instead of {list(shape)}")
     return torch.from_numpy(values.copy()).to(like)
+
+
+def _decoded(item: Item, form: Form) -> Values:
+    item.check_size()
+    rows, columns = item.shape
+    if item.kind != form.wire or columns != form.numbers:
+        raise RefusedError("another form")
+    if len(item.raw) != rows * form.row_bytes:
+        raise RefusedError("size differs from its shape")
+    values = form.decoded(item.raw, rows)
+    if not np.isfinite(values).all():
+        raise RefusedError("NaN or infinite")
+    return values
 
 
 def packed_text(text: str) -> Item:
@@ -152,7 +176,7 @@ class Parcel:
             if not _PLACE.fullmatch(name):
                 raise RefusedError("unknown place")
         for item in self.items.values():
-            item.values()
+            item.check_size() if item.kind in ROUNDED else item.values()
 
 
 class Courier(Protocol):

@@ -16,7 +16,7 @@ from fedsurf.network.engines.flower.parcels import (
     Courier,
     Item,
     Parcel,
-    Wire,
+    Single,
     packed,
     packed_text,
     unpacked,
@@ -27,6 +27,7 @@ from fedsurf.network.engines.messages import Kind, RefusedError
 from fedsurf.network.network import Called
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
+from fedsurf.network.wire import Form, Layout
 
 Read = TypeVar("Read")
 
@@ -49,7 +50,7 @@ class ServerSide(Side):
         Seconds that the server waits for the replies of a round; later ones are left out.
     patience : float
         Seconds that it waits where it cannot go on: before training, and where no called agent answers.
-    wire : {"float32", "float64"}
+    kind : {"float32", "float64"}
         As at the agents.
 
     Attributes
@@ -67,9 +68,9 @@ class ServerSide(Side):
         *,
         deadline: float = 60.0,
         patience: float = 600.0,
-        wire: Wire = "float32",
+        kind: Single = "float32",
     ) -> None:
-        super().__init__(star, 0, wire)
+        super().__init__(star, 0, kind)
         check_positive(deadline, "deadline")
         check_positive(patience, "patience")
         self.deadline, self.patience = deadline, patience
@@ -89,14 +90,16 @@ class ServerSide(Side):
         """Bytes of the numbers received from each agent, by name."""
         return {self._name(one): self._received[one] for one in self._pending}
 
-    def _swap(self, rows: Tensor, needed: Tensor) -> tuple[Tensor, LostMessages]:
+    def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:
         """Send the server's row to the agents, and wait for those of the agents that report."""
         senders, receivers = self.links
         needed, place = needed.to(senders.device), self._place(Kind.ROWS)
-        self._put(place, (receivers[needed & (senders == 0)] - 1).tolist(), packed(rows, self.wire))
+        self._put(
+            place, (receivers[needed & (senders == 0)] - 1).tolist(), self._packed(rows, form)
+        )
         reporting = needed & (receivers == 0)
         agents, shape = (senders[reporting] - 1).tolist(), (1, rows.shape[1])
-        found = self._ask(place, agents, lambda item: unpacked(item, shape, rows))
+        found = self._ask(place, agents, lambda item: unpacked(item, shape, rows, form))
         received = rows.new_zeros(len(self._owners), rows.shape[1])
         received[self._nodes] = rows
         for agent, row in found.items():
@@ -110,24 +113,38 @@ class ServerSide(Side):
             return received, LostMessages(kept=lost)
         return received, LostMessages(renormalised=lost)
 
-    def download(self, value: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def download(
+        self,
+        value: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Keep the server's `value[1, …]` for the called agents; no agent's row lives here."""
-        self._star.count_downloads(called, among, value.shape[1:].numel())
-        item, place = packed(value.flatten(1), self.wire), self._place(Kind.DOWNLOAD)
+        value, form = self._star.send("download", value, self.ids, called, among, layout)
+        item, place = self._packed(value.flatten(1), form), self._place(Kind.DOWNLOAD)
         if not item.shape[0]:
             raise ValueError(f"training diverged: the model of round {self.rounds} is not finite")
         self._put(place, called.agents.tolist(), item)
         return value[:0]
 
-    def upload(self, values: Tensor, called: Called, among: Tensor | None = None) -> Tensor:
+    def upload(
+        self,
+        values: Tensor,
+        called: Called,
+        among: Tensor | None = None,
+        layout: Layout | None = None,
+    ) -> Tensor:
         """Wait for the called agents' replies, `[called, …]`; return those that arrive in time."""
         shape = values.shape[1:]
-        self._star.count_uploads(called, among, shape.numel())
+        _, form = self._star.send("upload", values, self.ids[:0], called, among, layout)
         agents, size, place = called.agents.tolist(), (1, shape.numel()), self._place(Kind.UPLOAD)
         if not agents:
             return values
         end = time.monotonic() + self.patience
-        while not (found := self._ask(place, agents, lambda item: unpacked(item, size, values))):
+        while not (
+            found := self._ask(place, agents, lambda item: unpacked(item, size, values, form))
+        ):
             if time.monotonic() > end or self._left_out.issuperset(agents):
                 last = {f"{name}: {why}" for _, name, why in self.missing[-len(agents) :]}
                 raise ConnectionError(

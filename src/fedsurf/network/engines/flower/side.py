@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.devices import CPU
-from fedsurf.network.engines.flower.parcels import Wire, place_of
+from fedsurf.network.engines.flower.parcels import Item, Single, packed, place_of
 from fedsurf.network.engines.messages import Kind, Slot
 from fedsurf.network.engines.process import ProcessNetwork
 from fedsurf.network.network import Called
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
+from fedsurf.network.wire import Form
 
 
 class Side(ProcessNetwork):
@@ -24,13 +25,13 @@ class Side(ProcessNetwork):
         The whole network, made alike at the server and at all agents.
     process : int
         0 for the server, and an agent's number + 1 for the agent.
-    wire : {"float32", "float64"}
-        Type of the numbers of rounds on their way.
+    kind : {"float32", "float64"}
+        Type of the numbers of rounds on their way, if they are not rounded (the star's `wire`).
     """
 
-    def __init__(self, star: StarNetwork, process: int, wire: Wire) -> None:
+    def __init__(self, star: StarNetwork, process: int, kind: Single) -> None:
         super().__init__(star, torch.arange(star.nodes, device=CPU), process)
-        self.wire = wire
+        self._kind = kind
         self._run, self._used, self._parts = 0, False, Counter[Kind]()
 
     def reset(self, generator: torch.Generator | None = None) -> None:
@@ -69,6 +70,10 @@ class Side(ProcessNetwork):
         self._used = True
         self._parts.clear()
         return called
+
+    def _packed(self, values: Tensor, form: Form) -> Item:
+        """Return the numbers of a round as they travel."""
+        return packed(values, self._kind, form)
 
     def _place(self, kind: Kind) -> str:
         """Return the place of the next item of a kind."""
