@@ -149,7 +149,8 @@ class ProcessNetwork(Network):
         own, incoming = self._weights_here(own, links, needed)
         mixed = incoming.to(rows.device) @ received
         own = own.to(rows.device)
-        parts = torch.split(mixed, [part.shape[1:].numel() for part in values], 1)
+        sizes = [part.shape[1:].numel() for part in values]
+        parts = torch.split(mixed, sizes, 1) if len(sizes) > 1 else [mixed]
         return [
             torch.addcmul(part, own, value.flatten(1)).reshape(value.shape)
             for part, value in zip(parts, values, strict=True)

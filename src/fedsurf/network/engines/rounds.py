@@ -194,7 +194,6 @@ class PeerNetwork(ProcessNetwork):
             self._peer.send(others, Kind.ROWS, slot, numbers[leaving], form)
         shapes = {other: (len(places), width) for other, places in traffic.arriving.items()}
         found, missing = self._peer.receive(Kind.ROWS, slot, shapes, self.deadline)
-        senders, receivers = self.links
         lost = torch.zeros_like(needed) if missing else needed
         for other, why in sorted(missing.items()):
             last = self._arrivals.last(other, shapes[other])
@@ -202,8 +201,8 @@ class PeerNetwork(ProcessNetwork):
                 found[other] = last
                 why = f"{why}, last row used"
             else:
-                ends = self._owners[senders], self._owners[receivers]
-                lost |= needed & (ends[0] == other) & (ends[1] == self.process)
+                senders, receivers = self._owners[self.links]
+                lost |= needed & (senders == other) & (receivers == self.process)
             self.missing.append((slot.round, self.names[other], why))
         heard = np.zeros((self._sources.shape[0] - self._local, width), np.float32)
         for other, values in found.items():
