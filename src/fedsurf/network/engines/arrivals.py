@@ -190,6 +190,10 @@ class Arrivals:
             if message.sender != sender
         ]
 
+    def latest(self) -> tuple[int, int]:
+        """Return the run and the round of the neighbour that is furthest ahead."""
+        return max(self.heard.values(), default=Slot(0, 0))[:2]
+
     def majority(self) -> Slot | None:
         """Return the latest round that more than half of the living neighbours have reached, if any."""
         heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)
@@ -212,7 +216,7 @@ class Arrivals:
         """
         if shape is None:
             return self.passed(sender)
-        later = any(
+        later = bool(self._stored[sender]) and any(
             m.kind == Kind.ROWS and self._distance(m.slot) > 0 and m.values.shape == shape
             for m in self._stored[sender]
         )
@@ -277,7 +281,9 @@ class Arrivals:
         messages = self._stored[message.sender]
         if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
             raise RefusedError("too many at once")
-        if not any(m.kind == message.kind and _equal(m, message) for m in messages):
+        if not messages or not any(
+            m.kind == message.kind and _equal(m, message) for m in messages
+        ):
             messages.append(message)
 
     def _keep_answer(self, relay: int, message: Message) -> bool:

@@ -109,17 +109,20 @@ class Peer:
 
         def done() -> bool:
             missing.clear()
-            for one in shapes.keys() - found.keys():
-                values = arrivals.take(one, kind, slot, shapes[one])
+            waited = time.monotonic() - begun
+            for one, shape in shapes.items():
+                if one in found:
+                    continue
+                values = arrivals.take(one, kind, slot, shape)
                 if values is not None:
                     found[one] = values
                 elif arrivals.gone(one):
                     missing[one] = "gone"
-                elif arrivals.went_on(one, shapes[one] if kind == Kind.ROWS else None):
+                elif arrivals.went_on(one, shape if kind == Kind.ROWS else None):
                     missing[one] = "went on"
                 else:
                     missing[one] = "late"
-                self.waits[one] = time.monotonic() - begun
+                self.waits[one] = waited
             return "late" not in missing.values()
 
         self.wait(done, seconds)

@@ -81,6 +81,7 @@ class ProcessNetwork(Network):
         self._sources = torch.cat([self._nodes[: self._local], remote])
         self._source_place = torch.full_like(owners, -1)
         self._source_place[self._sources] = torch.arange(self._sources.shape[0], device=CPU)
+        self._like = torch.empty(0, device=CPU)  # who sends is decided on the host
         self._needed, self._weights_here = Latest(_needed), Latest(self._weigh)
 
     @cached_property
@@ -137,18 +138,22 @@ class ProcessNetwork(Network):
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Exchange the messages of one round, and return the rows of S·part that live here."""
-        like = torch.empty(0, dtype=values[0].dtype, device=CPU)  # who sends is decided on the host
-        own, links, used = self.whole.round_weights(like, lost)
+        kind = values[0].dtype
+        if self._like.dtype != kind:
+            self._like = self._like.to(kind)
+        own, links, used = self.whole.round_weights(self._like, lost)
         # Own values have the diagonal's weight; rows of this process reach each other as sent, too.
-        rows = torch.cat([part.flatten(1) for part in sent], 1)
+        flat = [part.flatten(1) for part in sent]
+        rows = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
         needed = self._needed(links, used)
         form = self.form(values, floats)
         received, missing = self._swap(rows, needed, form)
         own, links = missing.weigh(own, links, self.links[1])
         self.whole.count_round(floats, used, form)
         own, incoming = self._weights_here(own, links, needed)
-        mixed = incoming.to(rows.device) @ received
-        own = own.to(rows.device)
+        if rows.device != CPU:
+            own, incoming = own.to(rows.device), incoming.to(rows.device)
+        mixed = incoming @ received
         sizes = [part.shape[1:].numel() for part in values]
         parts = torch.split(mixed, sizes, 1) if len(sizes) > 1 else [mixed]
         return [

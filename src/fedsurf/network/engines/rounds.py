@@ -49,10 +49,10 @@ class Neighbour:
 class _Traffic:
     """The rows of a round that are sent between this process and its neighbours."""
 
-    leaving: list[tuple[list[int], list[int]]]
+    leaving: list[tuple[list[int], slice | list[int]]]
     """Processes, and the rows among those here that each of them gets."""
-    arriving: dict[int, list[int]]
-    """For other processes, the places of their rows among the sources of other processes."""
+    arriving: dict[int, tuple[int, slice | list[int]]]
+    """For other processes, the number of their rows and the places among those of all other processes."""
 
 
 class PeerNetwork(ProcessNetwork):
@@ -192,7 +192,7 @@ class PeerNetwork(ProcessNetwork):
         numbers = _numbers(rows, np.float32)
         for others, leaving in traffic.leaving:
             self._peer.send(others, Kind.ROWS, slot, numbers[leaving], form)
-        shapes = {other: (len(places), width) for other, places in traffic.arriving.items()}
+        shapes = {other: (count, width) for other, (count, _) in traffic.arriving.items()}
         found, missing = self._peer.receive(Kind.ROWS, slot, shapes, self.deadline)
         lost = torch.zeros_like(needed) if missing else needed
         for other, why in sorted(missing.items()):
@@ -206,8 +206,10 @@ class PeerNetwork(ProcessNetwork):
             self.missing.append((slot.round, self.names[other], why))
         heard = np.zeros((self._sources.shape[0] - self._local, width), np.float32)
         for other, values in found.items():
-            heard[traffic.arriving[other]] = values
-        received = torch.from_numpy(heard).to(rows)
+            heard[traffic.arriving[other][1]] = values
+        received = torch.from_numpy(heard)
+        if rows.dtype != torch.float32 or rows.device != CPU:
+            received = received.to(rows)
         if self._local:
             received = torch.cat([rows, received])
         if not missing:
@@ -229,9 +231,10 @@ class PeerNetwork(ProcessNetwork):
         for other in sorted(out):
             leaving[tuple(row[node] for node in sorted(out[other]))].append(other)
         place = (self._source_place - self._local).tolist()
+        places = {one: [place[node] for node in sorted(nodes)] for one, nodes in arriving.items()}
         return _Traffic(
-            [(others, list(rows)) for rows, others in leaving.items()],
-            {other: [place[node] for node in sorted(arriving[other])] for other in sorted(arriving)},
+            [(others, _index(rows)) for rows, others in leaving.items()],
+            {other: (len(found), _index(found)) for other, found in sorted(places.items())},
         )
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:
@@ -397,6 +400,8 @@ class PeerNetwork(ProcessNetwork):
         """Skip rounds if most neighbours are further ahead than messages are kept for."""
         arrivals = self._arrivals
         with arrivals.changed:
+            if arrivals.latest() <= (self._run, self.rounds + AHEAD):
+                return self.rounds
             most = arrivals.majority()
             if most is None or most.run != self._run or most.round <= self.rounds + AHEAD:
                 return self.rounds
@@ -426,6 +431,12 @@ class PeerNetwork(ProcessNetwork):
         self._parts.clear()
         with self._arrivals.changed:
             self._arrivals.advance(Slot(self._run, self.rounds))
+
+
+def _index(places: Sequence[int]) -> slice | list[int]:
+    """Return places as an index of an array; consecutive ones as a slice, which copies nothing."""
+    first, end = places[0], places[-1] + 1
+    return slice(first, end) if len(places) == end - first else list(places)
 
 
 def _numbers(values: Tensor, kind: type[np.floating]) -> Values:
