@@ -223,9 +223,9 @@ class Network:
     def _communicate(
         self, parts: Sequence[Tensor], floats: int | None = None, layout: Layout | None = None
     ) -> list[Tensor]:
-        rows = len(self.ids)
+        rows = self.ids.shape[0]
         for part in parts:
-            if part.dim() < 2 or len(part) != rows:
+            if part.dim() < 2 or part.shape[0] != rows:
                 raise ValueError(
                     f"values: got shape {list(part.shape)}, but it must be [rows, …] with {rows} rows"
                 )
@@ -233,7 +233,9 @@ class Network:
                 raise TypeError(f"values: got {part.dtype}, but it must be a floating type")
         parts = Parts(parts, layout)
         form = self.form(parts, floats)
-        sent = form.rounded_parts(parts, self.streams(self.ids).at("rows", self.rounds))
+        sent: Sequence[Tensor] = parts
+        if form.wire != "float32":
+            sent = form.rounded_parts(parts, self.streams(self.ids).at("rows", self.rounds))
         return self.exchange(parts, sent, NOTHING_LOST, form.numbers)
 
     def form(self, values: Sequence[Tensor], floats: int | None = None) -> Form:

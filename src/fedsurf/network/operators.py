@@ -144,6 +144,8 @@ class LostMessages:
         `own[nodes]` are the weights of the nodes' own values, the diagonal of S; `links[links]` those of
         the messages, which go to the nodes `receivers[links]`.
         """
+        if self is NOTHING_LOST:
+            return own, links
         receivers = receivers.to(links.device)
         kept, renormalised, absent = (
             None if mask is None else mask.to(links.device)

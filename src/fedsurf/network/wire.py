@@ -21,6 +21,7 @@ Blocks with a common exponent follow B. D. Rouhani et al., "Microscaling data fo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,11 +90,9 @@ class Parts(tuple[Tensor, ...]):
         if isinstance(parts, Parts) and layout is None:
             return parts
         made = super().__new__(cls, parts)
-        shapes = [part.shape[1:] for part in made]
+        shapes = tuple(part.shape[1:] for part in made)
         if layout is None:
-            counts = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
-            pairs = zip(counts, shapes, strict=True)
-            layout = [Sections(n, shape.numel() // max(n, 1)) for n, shape in pairs]
+            layout = _plain_layout(shapes)
         made.layout = layout
         held = sum(section.repeats * section.size for section in layout)
         if held != sum(shape.numel() for shape in shapes):
@@ -102,6 +101,14 @@ class Parts(tuple[Tensor, ...]):
                 f"{sum(shape.numel() for shape in shapes)}"
             )
         return made
+
+
+@lru_cache(maxsize=256)
+def _plain_layout(shapes: tuple[torch.Size, ...]) -> Layout:
+    """Return the layout of parts whose rows have these shapes."""
+    counts = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
+    pairs = zip(counts, shapes, strict=True)
+    return tuple(Sections(n, shape.numel() // max(n, 1)) for n, shape in pairs)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ class Form:
     wire: Wire = "float32"
     layout: Layout = ()
 
-    @property
+    @cached_property
     def numbers(self) -> int:
         """Numbers of a row."""
         return sum(count * size for count, size, _ in self.layout)

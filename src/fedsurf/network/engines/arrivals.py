@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -59,6 +59,9 @@ class Arrivals:
         wire: Wire = "float32",
     ) -> None:
         self.changed = threading.Condition()
+        self.awaited: Callable[[], bool] | None = None
+        """Whether what is waited for is there; whoever waits is woken for nothing less."""
+        self._numbers = {name: number for number, name in enumerate(names)}
         self.names, self.neighbours = list(names), sorted(neighbours)
         self.alive: set[int] = set()
         self.others: set[int] = set()
@@ -89,7 +92,13 @@ class Arrivals:
                 self.refuse(sender, str(refused))
                 return None
             finally:
-                self.changed.notify_all()
+                self._wake()
+
+    def _wake(self) -> None:
+        """Wake whoever waits, if what is waited for may be there."""
+        # A thread that is woken for each message costs more than the message.
+        if self.awaited is None or self.awaited():
+            self.changed.notify_all()
 
     def refuse(self, sender: str, reason: str) -> None:
         """Count a message that is not used."""
@@ -100,20 +109,20 @@ class Arrivals:
         """Note that a neighbour's token is there."""
         with self.changed:
             self.alive.add(sender)
-            self.changed.notify_all()
+            self._wake()
 
     def vanished(self, sender: int) -> None:
         """Note that a neighbour's token is gone."""
         with self.changed:
             self.alive.discard(sender)
             self._vanished[sender] = time.monotonic()
-            self.changed.notify_all()
+            self._wake()
 
     def differs(self, sender: int, *, there: bool) -> None:
         """Note that a neighbour with another federation is there, or has left."""
         with self.changed:
             (self.others.add if there else self.others.discard)(sender)
-            self.changed.notify_all()
+            self._wake()
 
     def gone(self, sender: int) -> bool:
         """Whether a neighbour is dead, and nothing of it is on its way any more."""
@@ -126,21 +135,26 @@ class Arrivals:
         """Begin a round: forget messages of earlier ones."""
         self.now = now
         for sender, messages in self._stored.items():
-            self._stored[sender] = [m for m in messages if m.slot >= now]
+            messages[:] = [m for m in messages if m.slot >= now]
             far = self._far[sender]
+            if not far:
+                continue
             self._far[sender] = [m for m in far if self._distance(m.slot) > self.ahead]
             for message in far:
                 if 0 <= self._distance(message.slot) <= self.ahead:
                     with suppress(RefusedError):
                         self._store(message)
-        self._answers = {slot: a for slot, a in self._answers.items() if slot >= now}
+        if self._answers:
+            self._answers = {slot: a for slot, a in self._answers.items() if slot >= now}
 
     def take(
         self, sender: int, kind: Kind, slot: Slot, shape: tuple[int, int]
     ) -> NDArray[np.floating] | None:
         """Return a neighbour's values of this shape if they are there; refuse those of other shapes."""
         messages = self._stored[sender]
-        for message in [m for m in messages if m.kind == kind and m.slot == slot]:
+        for message in tuple(messages):
+            if message.slot != slot or message.kind != kind:
+                continue
             if message.values.shape == shape:
                 if kind == Kind.ROWS:
                     self._remember(sender, message)
@@ -176,6 +190,10 @@ class Arrivals:
             if message.sender != sender
         ]
 
+    def latest(self) -> tuple[int, int]:
+        """Return the run and the round of the neighbour that is furthest ahead."""
+        return max(self.heard.values(), default=Slot(0, 0))[:2]
+
     def majority(self) -> Slot | None:
         """Return the latest round that more than half of the living neighbours have reached, if any."""
         heard = sorted((self.heard.get(one, Slot(0, 0)) for one in self.alive), reverse=True)
@@ -198,14 +216,14 @@ class Arrivals:
         """
         if shape is None:
             return self.passed(sender)
-        later = any(
+        later = bool(self._stored[sender]) and any(
             m.kind == Kind.ROWS and self._distance(m.slot) > 0 and m.values.shape == shape
             for m in self._stored[sender]
         )
         return later or (self.passed(sender) and self.left_behind())
 
     def _take_in(self, sender: str, raw: bytes | None) -> Message | None:
-        number = self.names.index(sender) if sender in self.names else -1
+        number = self._numbers.get(sender, -1)
         if number not in self._stored:
             raise RefusedError("not a neighbour")
         if raw is None or len(raw) > self.max_bytes:
@@ -263,7 +281,9 @@ class Arrivals:
         messages = self._stored[message.sender]
         if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
             raise RefusedError("too many at once")
-        if not any(m.kind == message.kind and _equal(m, message) for m in messages):
+        if not messages or not any(
+            m.kind == message.kind and _equal(m, message) for m in messages
+        ):
             messages.append(message)
 
     def _keep_answer(self, relay: int, message: Message) -> bool:

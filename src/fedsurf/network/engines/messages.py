@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ _TYPES = (np.dtype("<f4"), np.dtype("<f8"))
 _FORMS: dict[Wire, int] = {"float32": 0, "float16": 2, "int8": 3}
 MAX_SECTIONS = 255
 FLOAT32 = Form()
+NOBODY: frozenset[int] = frozenset()
 MAX_MASK_BYTES = 1024
 
 
@@ -41,6 +43,7 @@ class Kind(IntEnum):
     """The round of a process, for a neighbour that appears."""
 
 
+_KINDS = tuple(Kind)
 ROUND_KINDS = (Kind.ROWS, Kind.DOWNLOAD, Kind.UPLOAD)
 """Messages of rounds, apart from those about them."""
 
@@ -49,8 +52,7 @@ class RefusedError(ValueError):
     """A message that is not used; its text is the reason."""
 
 
-@dataclass(frozen=True, order=True)
-class Slot:
+class Slot(NamedTuple):
     """When a message is needed: the run, the round, and the number among those of its kind in the round."""
 
     run: int
@@ -90,7 +92,7 @@ class Message:
     sender: int
     slot: Slot
     values: NDArray[np.floating]
-    gone: frozenset[int] = frozenset()
+    gone: frozenset[int] = NOBODY
     form: Form = FLOAT32
 
     def encoded(self, digest: bytes) -> bytes:
@@ -102,17 +104,17 @@ class Message:
             raise ValueError(
                 f"layout: got {len(layout)} entries, but a message has at most {MAX_SECTIONS}"
             )
-        mask = sum(1 << number for number in self.gone)
+        mask = sum(1 << number for number in self.gone) if self.gone else 0
         gone = mask.to_bytes((mask.bit_length() + 7) // 8, "little")
         when = (self.slot.run, self.slot.round, self.slot.part)
         shape = len(gone), *self.values.shape
         fields = (self.kind, code, len(layout), digest, self.sender, *when, *shape)
-        table = b"".join(_SECTION.pack(*section) for section in layout)
+        table = b"".join([_SECTION.pack(*section) for section in layout])
         if plain:
             raw = np.ascontiguousarray(self.values, _TYPES[code]).tobytes()
         else:
             raw = self.form.encoded(self.values)
-        return _HEADER.pack(MAGIC, VERSION, *fields) + gone + table + raw
+        return b"".join((_HEADER.pack(MAGIC, VERSION, *fields), gone, table, raw))
 
 
 def federation_digest(name: str, digest: str) -> bytes:
@@ -123,6 +125,11 @@ def federation_digest(name: str, digest: str) -> bytes:
 def kind_of(raw: bytes) -> int:
     """Return the kind of an encoded message."""
     return raw[_KIND_PLACE]
+
+
+def is_answer(raw: bytes) -> bool:
+    """Whether what arrived claims to be an answer."""
+    return len(raw) >= HEADER_BYTES and kind_of(raw) == Kind.ANSWER
 
 
 def decoded(raw: bytes, digest: bytes, wire: Wire = "float32") -> Message:
@@ -139,7 +146,7 @@ def decoded(raw: bytes, digest: bytes, wire: Wire = "float32") -> Message:
     if its_digest != digest:
         raise RefusedError("another federation")
     answer = kind == Kind.ANSWER
-    if kind >= len(Kind) or code not in ((0, 1) if answer else _FORMS.values()):
+    if kind >= len(_KINDS) or code not in ((0, 1) if answer else _FORMS.values()):
         raise RefusedError("unknown kind or type")
     if code > 1 and code != _FORMS[wire]:
         raise RefusedError("another wire")
@@ -160,9 +167,11 @@ def decoded(raw: bytes, digest: bytes, wire: Wire = "float32") -> Message:
         values = form.decoded(memoryview(raw)[start:], rows)
     if not np.isfinite(values).all():
         raise RefusedError("NaN or infinite")
-    mask = int.from_bytes(raw[HEADER_BYTES : HEADER_BYTES + masked], "little")
-    gone = frozenset(place for place in range(mask.bit_length()) if mask >> place & 1)
-    return Message(Kind(kind), sender, Slot(run, round_, part), values, gone, form)
+    gone = NOBODY
+    if masked:
+        mask = int.from_bytes(raw[HEADER_BYTES : HEADER_BYTES + masked], "little")
+        gone = frozenset(place for place in range(mask.bit_length()) if mask >> place & 1)
+    return Message(_KINDS[kind], sender, Slot(run, round_, part), values, gone, form)
 
 
 def _form(table: bytes, wire: Wire) -> Form:

@@ -44,8 +44,7 @@ class Part(ProcessNetwork):
         """Send rows over the needed links and wait for those of the neighbours; none is missing."""
         senders, receivers = self.links
         owners = self._owners
-        received = rows.new_zeros(len(owners), rows.shape[1])
-        received[self._nodes] = rows
+        received = self._local_sources(rows)
         here = self.process
         others = [other for other in range(self._processes) if other != here]
         for other in others:
@@ -56,7 +55,7 @@ class Part(ProcessNetwork):
             arriving = (owners[senders] == other) & (owners[receivers] == here)
             nodes = senders[needed & arriving].unique()
             if len(nodes):
-                received[nodes] = self._transport.receive(other)
+                received[self._source_place[nodes]] = self._transport.receive(other)
         return received, NOTHING_LOST
 
     def download(

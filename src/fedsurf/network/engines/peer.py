@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import zenoh
 from numpy.typing import NDArray
 
 from fedsurf.network.engines.arrivals import Arrivals
-from fedsurf.network.engines.messages import ROUND_KINDS, Kind, Message, Slot, kind_of
+from fedsurf.network.engines.messages import ROUND_KINDS, Kind, Message, Slot, is_answer, kind_of
 from fedsurf.network.wire import Form
 
 PAUSE = 0.05
@@ -73,23 +73,31 @@ class Peer:
         if session is not None:
             session.close()  # type: ignore[no-untyped-call]
 
-    def send(self, to: int, kind: Kind, slot: Slot, values: Values, form: Form) -> None:
-        """Send values to a neighbour, in a form to which they are rounded."""
+    def send(
+        self, receivers: Iterable[int], kind: Kind, slot: Slot, values: Values, form: Form
+    ) -> None:
+        """Send the same values to some neighbours, in a form to which they are rounded."""
         raw = Message(kind, self.number, slot, values, form=form).encoded(self._digest)
-        with self._sending:  # in the order of the rounds, also when some are sent again
-            self._recent[to] = (*self._recent[to][1 - RESENT :], raw)
-            self._put(to, raw)
+        for to in receivers:
+            with self._sending:  # in the order of the rounds, also when some are sent again
+                self._recent[to] = (*self._recent[to][1 - RESENT :], raw)
+                self._put(to, raw)
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Wait until something is done; return whether it was, or the time was over."""
         end = time.monotonic() + seconds
-        with self.arrivals.changed:
-            while not done():
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                self.arrivals.changed.wait(min(left, PAUSE))
-            return True
+        arrivals = self.arrivals
+        with arrivals.changed:
+            arrivals.awaited = done
+            try:
+                while not done():
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return False
+                    arrivals.changed.wait(min(left, PAUSE))
+                return True
+            finally:
+                arrivals.awaited = None
 
     def receive(
         self, kind: Kind, slot: Slot, shapes: Mapping[int, tuple[int, int]], seconds: float
@@ -101,17 +109,20 @@ class Peer:
 
         def done() -> bool:
             missing.clear()
-            for one in shapes.keys() - found.keys():
-                values = arrivals.take(one, kind, slot, shapes[one])
+            waited = time.monotonic() - begun
+            for one, shape in shapes.items():
+                if one in found:
+                    continue
+                values = arrivals.take(one, kind, slot, shape)
                 if values is not None:
                     found[one] = values
                 elif arrivals.gone(one):
                     missing[one] = "gone"
-                elif arrivals.went_on(one, shapes[one] if kind == Kind.ROWS else None):
+                elif arrivals.went_on(one, shape if kind == Kind.ROWS else None):
                     missing[one] = "went on"
                 else:
                     missing[one] = "late"
-                self.waits[one] = time.monotonic() - begun
+                self.waits[one] = waited
             return "late" not in missing.values()
 
         self.wait(done, seconds)
@@ -208,9 +219,12 @@ class Peer:
         sender = str(sample.key_expr).rsplit("/", 1)[1]
         large = len(sample.payload) > self.arrivals.max_bytes
         raw = None if large else sample.payload.to_bytes()
-        with self._sending:
+        if raw is None or not is_answer(raw):
+            self.arrivals.receive(sender, raw)
+            return
+        with self._sending:  # handed on before this process sends anything of a later round
             answer = self.arrivals.receive(sender, raw)
-            if answer is None or raw is None or self._session is None:
+            if answer is None or self._session is None:
                 return
             for one in self.arrivals.neighbours:
                 if one != answer.sender and self.arrivals.names[one] != sender:

@@ -5,9 +5,10 @@ with messages what the network does in one process, to the same numbers but for 
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,28 @@ from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
 from fedsurf.network.wire import Form
+
+
+Result = TypeVar("Result")
+
+
+class Latest(Generic[Result]):
+    """A function of tensors that keeps its last result, and returns it for the same tensors.
+
+    In most networks all rounds have the same weights. Tensors are told apart by identity; they must not be
+    changed in place.
+    """
+
+    def __init__(self, work: Callable[..., Result]) -> None:
+        self._work = work
+        self._last: tuple[tuple[Tensor | None, ...], Result] | None = None
+
+    def __call__(self, *values: Tensor | None) -> Result:
+        """Return `work(*values)`."""
+        last = self._last
+        if last is None or any(old is not new for old, new in zip(last[0], values, strict=True)):
+            self._last = last = values, self._work(*values)
+        return last[1]
 
 
 class ProcessNetwork(Network):
@@ -48,7 +71,18 @@ class ProcessNetwork(Network):
         self._nodes = (owners == process).nonzero().flatten()
         self.ids = whole.ids[self._nodes]
         self.servers = int((self.ids < 0).sum())
-        self._from_here = owners[self.links[0]] == process
+        senders, receivers = self.links
+        self._from_here = owners[senders] == process
+        # The nodes whose rows mix with those here: first own ones, if they are linked to each other.
+        remote = senders[(owners[receivers] == process) & ~self._from_here].unique()
+        remote = remote[owners[remote].argsort(stable=True)]
+        linked = bool((self._from_here & (owners[receivers] == process)).any())
+        self._local = self._nodes.shape[0] if linked else 0
+        self._sources = torch.cat([self._nodes[: self._local], remote])
+        self._source_place = torch.full_like(owners, -1)
+        self._source_place[self._sources] = torch.arange(self._sources.shape[0], device=CPU)
+        self._like = torch.empty(0, device=CPU)  # who sends is decided on the host
+        self._needed, self._weights_here = Latest(_needed), Latest(self._weigh)
 
     @cached_property
     def facts(self) -> Facts:
@@ -104,20 +138,26 @@ class ProcessNetwork(Network):
         self, values: Sequence[Tensor], sent: Sequence[Tensor], lost: LostMessages, floats: int
     ) -> list[Tensor]:
         """Exchange the messages of one round, and return the rows of S·part that live here."""
-        like = torch.empty(0, dtype=values[0].dtype, device=CPU)  # who sends is decided on the host
-        own, links, used = self.whole.round_weights(like, lost)
+        kind = values[0].dtype
+        if self._like.dtype != kind:
+            self._like = self._like.to(kind)
+        own, links, used = self.whole.round_weights(self._like, lost)
         # Own values have the diagonal's weight; rows of this process reach each other as sent, too.
-        rows = torch.cat([part.flatten(1) for part in sent], 1)
-        needed = links != 0 if used is None else (links != 0) & used
+        flat = [part.flatten(1) for part in sent]
+        rows = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+        needed = self._needed(links, used)
         form = self.form(values, floats)
         received, missing = self._swap(rows, needed, form)
         own, links = missing.weigh(own, links, self.links[1])
         self.whole.count_round(floats, used, form)
-        mixed = self._incoming(links, needed).to(rows.device) @ received
-        own = own[self._nodes].to(rows.device)
-        parts = torch.split(mixed, [part.shape[1:].numel() for part in values], 1)
+        own, incoming = self._weights_here(own, links, needed)
+        if rows.device != CPU:
+            own, incoming = own.to(rows.device), incoming.to(rows.device)
+        mixed = incoming @ received
+        sizes = [part.shape[1:].numel() for part in values]
+        parts = torch.split(mixed, sizes, 1) if len(sizes) > 1 else [mixed]
         return [
-            torch.addcmul(part, own[:, None], value.flatten(1)).reshape(value.shape)
+            torch.addcmul(part, own, value.flatten(1)).reshape(value.shape)
             for part, value in zip(parts, values, strict=True)
         ]
 
@@ -127,16 +167,23 @@ class ProcessNetwork(Network):
 
         The rows are rounded already, and travel in this form.
 
-        Return a row for each node, zero if not heard, and the needed messages that did not arrive.
+        Return a row for each of `_sources`, zero if not heard, and the needed messages that did not arrive.
         """
 
-    def _incoming(self, links: Tensor, needed: Tensor) -> Tensor:
-        """Return the weights of the messages that arrive here, `[rows, nodes]`."""
+    def _local_sources(self, rows: Tensor) -> Tensor:
+        """Return a row for each of `_sources`, zero but for those that live here."""
+        received = rows.new_zeros(self._sources.shape[0], rows.shape[1])
+        received[: self._local] = rows[: self._local]
+        return received
+
+    def _weigh(self, own: Tensor, links: Tensor, needed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of the rows' own values, `[rows, 1]`, and of their sources, `[rows, sources]`."""
         senders, receivers = self.links
         mine = needed & (self._owners[receivers] == self.process)
         rows = torch.searchsorted(self._nodes, receivers[mine])
-        weights = links.new_zeros(len(self._nodes), len(self._owners))
-        return weights.index_put((rows, senders[mine]), links[mine])
+        weights = links.new_zeros(self._nodes.shape[0], self._sources.shape[0])
+        incoming = weights.index_put((rows, self._source_place[senders[mine]]), links[mine])
+        return own[self._nodes, None], incoming
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:
         """Begin a round of the server; every process knows whom it calls."""
@@ -147,3 +194,8 @@ class ProcessNetwork(Network):
         if not isinstance(self.whole, StarNetwork):
             raise self._no_server()
         return self.whole
+
+
+def _needed(links: Tensor, used: Tensor | None) -> Tensor:
+    """Return which links have weight and are used, bool `[links]`."""
+    return links != 0 if used is None else (links != 0) & used

@@ -1,6 +1,6 @@
 """Rounds by messages: the rows of one process, whose neighbours may be late, dead, or back again."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +16,7 @@ from fedsurf.common.text import listed
 from fedsurf.network.engines.arrivals import AHEAD, GRACE
 from fedsurf.network.engines.messages import Kind, Slot
 from fedsurf.network.engines.peer import Peer, Values
-from fedsurf.network.engines.process import ProcessNetwork
+from fedsurf.network.engines.process import Latest, ProcessNetwork
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.wire import Form, Layout
@@ -43,6 +43,16 @@ class Neighbour:
     sent: int
     received: int
     """Bytes of messages to it and from it."""
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """The rows of a round that are sent between this process and its neighbours."""
+
+    leaving: list[tuple[list[int], slice | list[int]]]
+    """Processes, and the rows among those here that each of them gets."""
+    arriving: dict[int, tuple[int, slice | list[int]]]
+    """For other processes, the number of their rows and the places among those of all other processes."""
 
 
 class PeerNetwork(ProcessNetwork):
@@ -79,6 +89,7 @@ class PeerNetwork(ProcessNetwork):
         self.skipped: list[tuple[int, int]] = []
         self._peer, self._arrivals = peer, peer.arrivals
         self._run, self._used, self._parts = 0, False, Counter[Kind]()
+        self._traffic = Latest(self._find_traffic)
         self._advance()
 
     @property
@@ -177,40 +188,54 @@ class PeerNetwork(ProcessNetwork):
 
     def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:
         """Send rows over the needed links, and wait for those of the neighbours until the deadline."""
-        senders, receivers = self.links
-        owners, slot = self._owners, self._slot(Kind.ROWS)
-        needed = needed.to(senders.device)
-        to_here = needed & (owners[receivers] == self.process)
-        arriving: dict[int, Tensor] = {}
-        for other in self._arrivals.neighbours:
-            leaving = senders[needed & self._from_here & (owners[receivers] == other)].unique()
-            if len(leaving):
-                own = rows[torch.searchsorted(self._nodes, leaving)]
-                self._peer.send(other, Kind.ROWS, slot, _numbers(own, np.float32), form)
-            nodes = senders[to_here & (owners[senders] == other)].unique()
-            if len(nodes):
-                arriving[other] = nodes
-        shapes = {other: (len(nodes), rows.shape[1]) for other, nodes in arriving.items()}
+        traffic, slot, width = self._traffic(needed), self._slot(Kind.ROWS), rows.shape[1]
+        numbers = _numbers(rows, np.float32)
+        for others, leaving in traffic.leaving:
+            self._peer.send(others, Kind.ROWS, slot, numbers[leaving], form)
+        shapes = {other: (count, width) for other, (count, _) in traffic.arriving.items()}
         found, missing = self._peer.receive(Kind.ROWS, slot, shapes, self.deadline)
-        lost = torch.zeros_like(to_here)
+        lost = torch.zeros_like(needed) if missing else needed
         for other, why in sorted(missing.items()):
             last = self._arrivals.last(other, shapes[other])
             if self.late == "stale" and why != "gone" and last is not None:
                 found[other] = last
                 why = f"{why}, last row used"
             else:
-                lost |= to_here & (owners[senders] == other)
+                senders, receivers = self._owners[self.links]
+                lost |= needed & (senders == other) & (receivers == self.process)
             self.missing.append((slot.round, self.names[other], why))
-        received = rows.new_zeros(len(owners), rows.shape[1])
-        received[self._nodes] = rows
+        heard = np.zeros((self._sources.shape[0] - self._local, width), np.float32)
         for other, values in found.items():
-            received[arriving[other]] = _tensor(values, rows)
+            heard[traffic.arriving[other][1]] = values
+        received = torch.from_numpy(heard)
+        if rows.dtype != torch.float32 or rows.device != CPU:
+            received = received.to(rows)
+        if self._local:
+            received = torch.cat([rows, received])
         if not missing:
             return received, NOTHING_LOST
         # Rows of a Laplacian are no averages, and cannot be scaled to the same sum.
         if self.shift == "laplacian":
             return received, LostMessages(kept=lost)
         return received, LostMessages(renormalised=lost)
+
+    def _find_traffic(self, needed: Tensor) -> "_Traffic":
+        owners, here = self._owners.tolist(), self.process
+        out, arriving = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+        for sender, receiver in self.links[:, needed].T.tolist():
+            ends = owners[sender], owners[receiver]
+            if ends[0] != ends[1] and here in ends:
+                (out[ends[1]] if ends[0] == here else arriving[ends[0]]).add(sender)
+        leaving = defaultdict[tuple[int, ...], list[int]](list)
+        row = {node: place for place, node in enumerate(self._nodes.tolist())}
+        for other in sorted(out):
+            leaving[tuple(row[node] for node in sorted(out[other]))].append(other)
+        place = (self._source_place - self._local).tolist()
+        places = {one: [place[node] for node in sorted(nodes)] for one, nodes in arriving.items()}
+        return _Traffic(
+            [(others, _index(rows)) for rows, others in leaving.items()],
+            {other: (len(found), _index(found)) for other, found in sorted(places.items())},
+        )
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:
         """Begin a round of the server; every process knows whom it calls."""
@@ -239,10 +264,10 @@ class PeerNetwork(ProcessNetwork):
         value, form = self._star.send("download", value, server_ids, called, among, layout)
         slot = self._slot(Kind.DOWNLOAD)
         if self.servers:
-            for other in sorted(set(self._owners[1 + called.agents].tolist())):
-                if other != self.process:
-                    numbers = _numbers(value.flatten(1), np.float32)
-                    self._peer.send(other, Kind.DOWNLOAD, slot, numbers, form)
+            others = sorted(set(self._owners[1 + called.agents].tolist()) - {self.process})
+            if others:
+                numbers = _numbers(value.flatten(1), np.float32)
+                self._peer.send(others, Kind.DOWNLOAD, slot, numbers, form)
         elif len(called.here):
             server, size = int(self._owners[0]), (1, shape.numel())
             found, _ = self._peer.receive(Kind.DOWNLOAD, slot, {server: size}, self.patience)
@@ -270,7 +295,7 @@ class PeerNetwork(ProcessNetwork):
         if not self.servers:
             if len(values):
                 numbers = _numbers(flat, np.float32)
-                self._peer.send(int(self._owners[0]), Kind.UPLOAD, slot, numbers, form)
+                self._peer.send([int(self._owners[0])], Kind.UPLOAD, slot, numbers, form)
             return values[:0]
         owners = self._owners[1 + called.agents]
         others = [other for other in sorted(set(owners.tolist())) if other != self.process]
@@ -375,6 +400,8 @@ class PeerNetwork(ProcessNetwork):
         """Skip rounds if most neighbours are further ahead than messages are kept for."""
         arrivals = self._arrivals
         with arrivals.changed:
+            if arrivals.latest() <= (self._run, self.rounds + AHEAD):
+                return self.rounds
             most = arrivals.majority()
             if most is None or most.run != self._run or most.round <= self.rounds + AHEAD:
                 return self.rounds
@@ -404,6 +431,12 @@ class PeerNetwork(ProcessNetwork):
         self._parts.clear()
         with self._arrivals.changed:
             self._arrivals.advance(Slot(self._run, self.rounds))
+
+
+def _index(places: Sequence[int]) -> slice | list[int]:
+    """Return places as an index of an array; consecutive ones as a slice, which copies nothing."""
+    first, end = places[0], places[-1] + 1
+    return slice(first, end) if len(places) == end - first else list(places)
 
 
 def _numbers(values: Tensor, kind: type[np.floating]) -> Values:

@@ -95,8 +95,7 @@ class AgentSide(Side):
         needed = needed.to(self.links.device)
         if bool((needed & here[0]).any()):
             self._give(place, self._packed(rows, form))
-        received = rows.new_zeros(len(self._owners), rows.shape[1])
-        received[self._nodes] = rows
+        received = self._local_sources(rows)
         if bool((needed & here[1]).any()):
             received[:1] = self._take(place, (1, rows.shape[1]), rows, form)
         return received, NOTHING_LOST

@@ -101,10 +101,9 @@ class ServerSide(Side):
         reporting = needed & (receivers == 0)
         agents, shape = (senders[reporting] - 1).tolist(), (1, rows.shape[1])
         found = self._ask(place, agents, lambda item: unpacked(item, shape, rows, form))
-        received = rows.new_zeros(len(self._owners), rows.shape[1])
-        received[self._nodes] = rows
+        received = self._local_sources(rows)
         for agent, row in found.items():
-            received[1 + agent] = row[0]
+            received[self._source_place[1 + agent]] = row[0]
         if len(found) == len(agents):
             return received, NOTHING_LOST
         here = torch.tensor([1 + agent for agent in found], dtype=senders.dtype, device=CPU)
