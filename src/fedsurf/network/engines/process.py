@@ -22,7 +22,6 @@ from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.star import StarNetwork
 from fedsurf.network.wire import Form
 
-
 Result = TypeVar("Result")
 
 
