@@ -174,6 +174,7 @@ def one_pauses(network, pipe, steps):
 def one_hangs(network, pipe, count):
     """Evaluate several times; after the first, process 3 hangs."""
     found = []
+    network.gather_text("ready")
     for _ in range(count):
         found.append(int(network.total(torch.ones(1, 1))))
         step_by_step(network, None, network.rounds + 1, first=1)

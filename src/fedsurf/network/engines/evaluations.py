@@ -106,7 +106,8 @@ class AnsweringNetwork(ProcessNetwork):
         kind = np.float32 if own.dtype == torch.float32 else np.float64
         values = numbers_of(own if own.isfinite().all() else own[:0], kind)
         server = int(self._owners[0]) if self.server else None
-        seconds = self.deadline if seconds is None else seconds
+        # Neighbours of one that is late come a deadline later themselves.
+        seconds = 3 * self.deadline if seconds is None else seconds
         found = self._peer.ask(slot, values, seconds, server=server, patience=self.patience)
         answers = {}
         for one, count in rows.items():

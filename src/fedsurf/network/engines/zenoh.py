@@ -48,7 +48,8 @@ class ZenohNetwork(PeerNetwork):
     name, digest : str
         The federation's name, and what its members have agreed on; messages with another are refused.
     deadline : float
-        Seconds that a round, or an evaluation, waits for a process that is alive; longer than `lease`.
+        Seconds that a round waits for a process that is alive, longer than `lease`; an evaluation waits at
+        most three times as long.
     patience : float
         Seconds to wait for the neighbours at the start, and for a server that is gone.
     late : {"renormalised", "stale"}
