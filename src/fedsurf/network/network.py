@@ -23,7 +23,7 @@ from fedsurf.network.operators import (
     product,
     shift_weights,
 )
-from fedsurf.network.wire import Form, Layout, Parts, Sections
+from fedsurf.network.wire import Form, Layout, Parts, Sections, form_of
 
 SERVER = -1
 """The id of a server's row."""
@@ -243,10 +243,10 @@ class Network:
 
         Numbers that their algorithm sends in fewer bits, as `floats`, are not rounded again.
         """
-        form = Form(self.wire, Parts(values).layout)
+        form = form_of(self.wire, Parts(values).layout)
         if floats is None or floats == form.numbers:
             return form
-        return Form("float32", [Sections(1, floats)])
+        return form_of("float32", (Sections(1, floats),))
 
     def streams(self, ids: Tensor) -> Streams:
         """Return the streams that round the messages of some nodes in this run."""
@@ -297,7 +297,7 @@ class Network:
     ) -> None:
         """Count a round with messages of a form on the links that were used, bool `[links]`, or on all."""
         self._rounds += 1
-        self._count(floats, form or Form("float32", [Sections(1, floats)]), used)
+        self._count(floats, form or form_of("float32", (Sections(1, floats),)), used)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:  # noqa: ARG002
         """Begin a round of a server; see `StarNetwork`."""

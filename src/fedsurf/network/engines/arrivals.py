@@ -246,9 +246,8 @@ class Arrivals:
         if len(last) > MAX_SHAPES:
             del last[next(iter(last))]
 
-    def _near(self, slot: Slot) -> bool:
-        """Whether a message's round is not yet over; raise if it is far from this one."""
-        distance = self._distance(slot)
+    def _is_near(self, distance: int) -> bool:
+        """Whether a message of a round so far ahead is still needed; raise if it is far from this one."""
         if distance > self.ahead:
             raise RefusedError("round too far ahead")
         if distance < -AHEAD:
@@ -269,22 +268,23 @@ class Arrivals:
             self.heard[sender] = when
             return
         self.heard[sender] = max(when, self.heard.get(sender, when))
-        if self._distance(message.slot) > self.ahead:
+        distance = self._distance(message.slot)
+        if distance > self.ahead:
             # The last ones are used if this process skips rounds.
             self._far[sender] = [*self._far[sender][1 - MAX_FAR :], message]
-        if self._near(message.slot):
+        if self._is_near(distance):
             self._store(message)
         elif message.kind == Kind.ROWS:
             self._remember(sender, message)
 
     def _store(self, message: Message) -> None:
         messages = self._stored[message.sender]
-        if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
-            raise RefusedError("too many at once")
-        if not messages or not any(
-            m.kind == message.kind and _equal(m, message) for m in messages
-        ):
-            messages.append(message)
+        if messages:
+            if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
+                raise RefusedError("too many at once")
+            if any(m.kind == message.kind and _equal(m, message) for m in messages):
+                return
+        messages.append(message)
 
     def _keep_answer(self, relay: int, message: Message) -> bool:
         """Keep an answer that is new, or whose sender misses more neighbours than before."""
@@ -293,7 +293,7 @@ class Arrivals:
         if message.sender == relay:
             when = Slot(message.slot.run, message.slot.round)
             self.heard[relay] = max(when, self.heard.get(relay, when))
-        if not self._near(message.slot):
+        if not self._is_near(self._distance(message.slot)):
             return False
         if message.slot not in self._answers and len(self._answers) >= MAX_ANSWER_SLOTS:
             latest = max(self._answers)
