@@ -58,7 +58,8 @@ class Arrivals:
         ahead: int = AHEAD,
         wire: Wire = "float32",
     ) -> None:
-        self.changed = threading.Condition()
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
         self.awaited: Callable[[], bool] | None = None
         """Whether what is waited for is there; whoever waits is woken for nothing less."""
         self._numbers = {name: number for number, name in enumerate(names)}
@@ -85,7 +86,7 @@ class Arrivals:
 
         Return an answer that is new, to be handed on.
         """
-        with self.changed:
+        with self._lock:
             try:
                 return self._take_in(sender, raw)
             except RefusedError as refused:

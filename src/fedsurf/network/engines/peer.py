@@ -14,6 +14,7 @@ from fedsurf.network.wire import Form
 
 PAUSE = 0.05
 """Seconds after which a waiting process looks for dead neighbours again."""
+BLOCK = zenoh.CongestionControl.BLOCK
 RESENT = 2
 """Messages that a neighbour gets again when it comes back."""
 
@@ -51,6 +52,8 @@ class Peer:
         """Seconds for which the last message of each neighbour was waited for."""
         self.round_bytes_sent = dict(self.bytes_sent)
         self._linked, self._digest, self._root = linked, digest, root
+        here = arrivals.names[number]
+        self._keys = {one: f"{root}/to/{arrivals.names[one]}/{here}" for one in arrivals.neighbours}
         self._recent: dict[int, tuple[bytes, ...]] = dict.fromkeys(arrivals.neighbours, ())
         self._session: zenoh.Session | None = None
         self._sending = threading.Lock()
@@ -209,11 +212,7 @@ class Peer:
             self.bytes_sent[name] += len(raw)
             if kind_of(raw) in ROUND_KINDS:
                 self.round_bytes_sent[name] += len(raw)
-        session.put(
-            f"{self._root}/to/{name}/{self.arrivals.names[self.number]}",
-            raw,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-        )
+        session.put(self._keys[to], raw, congestion_control=BLOCK)
 
     def _on_message(self, sample: zenoh.Sample) -> None:
         sender = str(sample.key_expr).rsplit("/", 1)[1]
