@@ -48,8 +48,9 @@ def keys(tmp_path_factory):
     return folder
 
 
-def close(found, wanted):
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+def close(found, wanted, tolerance=1e-6):
+    size = float(wanted.abs().max())
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size)
 
 
 class Missed(FaultyNetwork):
@@ -114,8 +115,10 @@ def test_processes_send_the_simulators_numbers_and_bytes(graph, names, wire, key
         found, reports = results(pipes, 120)
     whole = GRAPHS[graph](wire=wire)
     for name in names:
+        # The simulator does not round to float32, and the long steps of FedAvg amplify that.
+        tolerance = 1e-4 if (name, wire) == ("fedavg", "float32") else 1e-6
         with torch.no_grad():
-            close(torch.cat([one[name][0] for one, _ in found]), finish(name, whole))
+            close(torch.cat([one[name][0] for one, _ in found]), finish(name, whole), tolerance)
         assert all(one[name][1] == one[name][2] for one, _ in found)
         assert sum(one[name][1] for one, _ in found) == whole.bytes
     assert all(evaluations > 0 for _, evaluations in found)

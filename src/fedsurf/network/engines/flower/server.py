@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsurf.common.checks import check_positive
+from fedsurf.common.devices import CPU
 from fedsurf.common.text import listed
 from fedsurf.network.engines.flower.parcels import (
     AWAY,
@@ -105,7 +106,7 @@ class ServerSide(Side):
             received[self._source_place[1 + agent]] = row[0]
         if len(found) == len(agents):
             return received, NOTHING_LOST
-        here = torch.tensor([1 + agent for agent in found], dtype=senders.dtype)
+        here = torch.tensor([1 + agent for agent in found], dtype=senders.dtype, device=CPU)
         lost = reporting & ~torch.isin(senders, here)
         # Rows of a Laplacian are no averages, and cannot be scaled to the same sum.
         if self.shift == "laplacian":
