@@ -145,7 +145,7 @@ class ServerMethod(ClassicalMethod):
         layout = Parts([reply]).layout
         if self.weighting == "examples":
             sent = torch.cat([sent, work.examples.counts[:, None].to(sent)], 1)
-            layout = [*layout, Sections(1, 1)]
+            layout = (*layout, Sections(1, 1))
         uploaded = network.upload(sent, called, layout=layout)
         state = state.with_agents(here, own)
         if len(uploaded):  # the server's; none if all called agents are gone

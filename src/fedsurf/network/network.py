@@ -23,7 +23,7 @@ from fedsurf.network.operators import (
     product,
     shift_weights,
 )
-from fedsurf.network.wire import Form, Layout, Parts, Sections
+from fedsurf.network.wire import Form, Layout, Parts, Sections, form_of
 
 SERVER = -1
 """The id of a server's row."""
@@ -166,7 +166,7 @@ class Network:
     @property
     def link_floats(self) -> Tensor:
         """Floats sent over each link so far, int64 `[links]`."""
-        return self._link_floats
+        return self._link_floats + self._everywhere[0]
 
     @property
     def floats(self) -> int:
@@ -176,7 +176,7 @@ class Network:
     @property
     def link_bytes(self) -> Tensor:
         """Bytes of the messages sent over each link so far, headers included, int64 `[links]`."""
-        return self._link_bytes
+        return self._link_bytes + self._everywhere[1]
 
     @property
     def bytes(self) -> int:
@@ -193,6 +193,7 @@ class Network:
         self._rounds = 0
         self._link_floats = torch.zeros(self.links.shape[1], dtype=torch.int64, device=CPU)
         self._link_bytes = torch.zeros_like(self._link_floats)
+        self._everywhere = 0, 0  # floats and bytes of rounds on all links
 
     def operator(self, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
         """Return S in the given floating type on a device, `[nodes, nodes]`, dense or sparse."""
@@ -243,10 +244,10 @@ class Network:
 
         Numbers that their algorithm sends in fewer bits, as `floats`, are not rounded again.
         """
-        form = Form(self.wire, Parts(values).layout)
+        form = form_of(self.wire, Parts(values).layout)
         if floats is None or floats == form.numbers:
             return form
-        return Form("float32", [Sections(1, floats)])
+        return form_of("float32", (Sections(1, floats),))
 
     def streams(self, ids: Tensor) -> Streams:
         """Return the streams that round the messages of some nodes in this run."""
@@ -297,7 +298,7 @@ class Network:
     ) -> None:
         """Count a round with messages of a form on the links that were used, bool `[links]`, or on all."""
         self._rounds += 1
-        self._count(floats, form or Form("float32", [Sections(1, floats)]), used)
+        self._count(floats, form or form_of("float32", (Sections(1, floats),)), used)
 
     def call(self, lost: LostMessages = NOTHING_LOST) -> Called:  # noqa: ARG002
         """Begin a round of a server; see `StarNetwork`."""
@@ -379,8 +380,8 @@ class Network:
         return {
             "seed": torch.tensor(self._seed, device=CPU),
             "rounds": torch.tensor(self._rounds, device=CPU),
-            "link_floats": self._link_floats,
-            "link_bytes": self._link_bytes,
+            "link_floats": self.link_floats,
+            "link_bytes": self.link_bytes,
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
@@ -388,13 +389,17 @@ class Network:
         self._seed, self._rounds = int(state["seed"]), int(state["rounds"])
         self._link_floats = state["link_floats"].clone()
         self._link_bytes = state["link_bytes"].clone()
+        self._everywhere = 0, 0
 
     def _count(self, floats: int, form: Form, used: Tensor | None = None) -> None:
         """Count a message on the links that were used, bool `[links]`, or on all."""
+        if used is None:
+            floats_so_far, bytes_so_far = self._everywhere
+            self._everywhere = floats_so_far + floats, bytes_so_far + form.message_bytes
+            return
         # Copies, so that earlier references to the counts keep their values.
-        times = 1 if used is None else used.long()
-        self._link_floats = self._link_floats + floats * times
-        self._link_bytes = self._link_bytes + form.message_bytes * times
+        self._link_floats = self._link_floats + floats * used
+        self._link_bytes = self._link_bytes + form.message_bytes * used
 
     def _checked(self, graph: nx.Graph) -> nx.Graph:
         return check_graph(graph)

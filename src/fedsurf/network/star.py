@@ -18,7 +18,7 @@ from fedsurf.network.config import Calling, Shift, Wire
 from fedsurf.network.facts import Facts
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
-from fedsurf.network.wire import Form, Layout, Parts
+from fedsurf.network.wire import Form, Layout, Parts, form_of
 
 
 class StarNetwork(Network):
@@ -241,7 +241,7 @@ class StarNetwork(Network):
         lost = self._lost_downloads if down else self._lost_uploads
         every = torch.cat([called.agents, lost if among is None else lost[among[lost]]])
         server, agent = self.links if down else self.links.flip(0)
-        form = Form(self.wire, Parts([values], layout).layout)
+        form = form_of(self.wire, Parts([values], layout).layout)
         self._count(form.numbers, form, (server == 0) & torch.isin(agent, 1 + every))
         number, self._messages[kind] = self._messages[kind], self._messages[kind] + 1
         if form.wire == "float32":

@@ -83,7 +83,7 @@ class Parts(tuple[Tensor, ...]):
     Sections(repeats=2, size=650, interleaved=False)
     """
 
-    layout: Layout
+    layout: tuple[Sections, ...]
 
     def __new__(cls, parts: Sequence[Tensor], layout: Layout | None = None) -> "Parts":
         """Return the parts themselves if they have a layout."""
@@ -93,8 +93,8 @@ class Parts(tuple[Tensor, ...]):
         shapes = tuple(part.shape[1:] for part in made)
         if layout is None:
             layout = _plain_layout(shapes)
-        made.layout = layout
-        held = sum(section.repeats * section.size for section in layout)
+        made.layout = layout = tuple(layout)
+        held = sum([section.repeats * section.size for section in layout])
         if held != sum(shape.numel() for shape in shapes):
             raise ValueError(
                 f"layout: got sections of {held} numbers, but a row has "
@@ -104,7 +104,7 @@ class Parts(tuple[Tensor, ...]):
 
 
 @lru_cache(maxsize=256)
-def _plain_layout(shapes: tuple[torch.Size, ...]) -> Layout:
+def _plain_layout(shapes: tuple[torch.Size, ...]) -> tuple[Sections, ...]:
     """Return the layout of parts whose rows have these shapes."""
     counts = [shape[0] if len(shape) > 1 else 1 for shape in shapes]
     pairs = zip(counts, shapes, strict=True)
@@ -150,7 +150,7 @@ class Form:
             for count, size, _ in self.layout
         )
 
-    @property
+    @cached_property
     def message_bytes(self) -> int:
         """Bytes of a message with one row."""
         return HEADER_BYTES + self.table_bytes + self.row_bytes
@@ -236,6 +236,12 @@ class Form:
                 part = part.reshape(rows, count, size).swapaxes(1, 2)
             found.append(part.reshape(rows, count * size))
         return np.concatenate(found, 1)
+
+
+@lru_cache(maxsize=256)
+def form_of(wire: Wire, layout: tuple[Sections, ...]) -> Form:
+    """Return the form of this wire and layout; the same one for the messages of every round."""
+    return Form(wire, layout)
 
 
 def _blocks_of(size: int) -> int:

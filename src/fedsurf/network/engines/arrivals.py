@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,7 +75,8 @@ class Arrivals:
         wire: Wire = "float32",
         signatures: Signatures | None = None,
     ) -> None:
-        self.changed = threading.Condition()
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
         self.awaited: Callable[[], bool] | None = None
         """Whether what is waited for is there; whoever waits is woken for nothing less."""
         self._signatures = signatures
@@ -104,7 +104,7 @@ class Arrivals:
 
         Return an answer that is new, to be handed on.
         """
-        with self.changed:
+        with self._lock:
             try:
                 return self._take_in(sender, raw)
             except RefusedError as refused:
@@ -255,7 +255,7 @@ class Arrivals:
         if signer is not None and self._numbers.get(signer) != message.sender:
             raise RefusedError("another's name")
         if message.kind == Kind.ANSWER:
-            message = replace(message, signed=raw)
+            message = message._replace(signed=raw)
             return message if self._keep_answer(number, message) else None
         if message.kind in ROUND_KINDS:
             self.round_bytes_received[sender] += len(raw)
@@ -271,9 +271,8 @@ class Arrivals:
         if len(last) > MAX_SHAPES:
             del last[next(iter(last))]
 
-    def _near(self, slot: Slot) -> bool:
-        """Whether a message's round is not yet over; raise if it is far from this one."""
-        distance = self._distance(slot)
+    def _is_near(self, distance: int) -> bool:
+        """Whether a message of a round so far ahead is still needed; raise if it is far from this one."""
         if distance > self.ahead:
             raise RefusedError("round too far ahead")
         if distance < -AHEAD:
@@ -296,20 +295,23 @@ class Arrivals:
             self.heard[sender] = when
             return
         self.heard[sender] = max(when, self.heard.get(sender, when))
-        if self._distance(message.slot) > self.ahead:
+        distance = self._distance(message.slot)
+        if distance > self.ahead:
             # The last ones are used if this process skips rounds.
             self._far[sender] = [*self._far[sender][1 - MAX_FAR :], message]
-        if self._near(message.slot):
+        if self._is_near(distance):
             self._store(message)
         elif message.kind == Kind.ROWS:
             self._remember(sender, message)
 
     def _store(self, message: Message) -> None:
         messages = self._stored[message.sender]
-        if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
-            raise RefusedError("too many at once")
-        if not messages or not any(m.kind == message.kind and _equal(m, message) for m in messages):
-            messages.append(message)
+        if messages:
+            if len(messages) >= MAX_STORED or self._size(messages) > (AHEAD + 1) * self.max_bytes:
+                raise RefusedError("too many at once")
+            if any(m.kind == message.kind and _equal(m, message) for m in messages):
+                return
+        messages.append(message)
 
     def _keep_answer(self, relay: int, message: Message) -> bool:
         """Keep an answer that is new, or whose sender misses more neighbours than before."""
@@ -318,7 +320,7 @@ class Arrivals:
         when = Slot(message.slot.run, message.slot.round)
         if message.sender == relay and self._distance(when) <= AHEAD_OF_SERVER:
             self.heard[relay] = max(when, self.heard.get(relay, when))
-        if not self._near(message.slot):
+        if not self._is_near(self._distance(message.slot)):
             return False
         if message.slot not in self._answers and len(self._answers) >= MAX_ANSWER_SLOTS:
             latest = max(self._answers)

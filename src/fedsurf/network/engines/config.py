@@ -168,11 +168,11 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def on_loopback(address: str) -> bool:
     """Return whether an address is on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
     try:
-        host, _ = host_and_port(address)
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:  # the name of a host, or no address
-        return False
+        return host == "localhost"
 
 
 def _is_ip(host: str, version: int) -> bool:

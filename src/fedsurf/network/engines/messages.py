@@ -3,8 +3,8 @@
 Nothing that arrives is unpickled or evaluated, and no memory is made for what a header only claims.
 """
 
+import math
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
 from typing import NamedTuple
@@ -22,6 +22,7 @@ _SECTION = struct.Struct("<II?")
 _KIND_PLACE = 5
 _TYPES = (np.dtype("<f4"), np.dtype("<f8"))
 _FORMS: dict[Wire, int] = {"float32": 0, "float16": 2, "int8": 3}
+_ANSWERS, _ROUNDS = frozenset({0, 1}), frozenset(_FORMS.values())
 MAX_SECTIONS = 255
 FLOAT32 = Form()
 NOBODY: frozenset[int] = frozenset()
@@ -60,8 +61,7 @@ class Slot(NamedTuple):
     part: int = 0
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message of a process.
 
     Attributes
@@ -142,14 +142,13 @@ def decoded(raw: bytes, digest: bytes, wire: Wire = "float32") -> Message:
     """
     if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
         raise RefusedError("not a message")
-    _, version, kind, code, sections, its_digest, *others = _HEADER.unpack_from(raw)
-    sender, run, round_, part, masked, rows, columns = others
+    header = _HEADER.unpack_from(raw)
+    _, version, kind, code, sections, its_digest, sender, *when, masked, rows, columns = header
     if version != VERSION:
         raise RefusedError("another version")
     if its_digest != digest:
         raise RefusedError("another federation")
-    answer = kind == Kind.ANSWER
-    if kind >= len(_KINDS) or code not in ((0, 1) if answer else _FORMS.values()):
+    if kind >= len(_KINDS) or code not in (_ANSWERS if kind == Kind.ANSWER else _ROUNDS):
         raise RefusedError("unknown kind or type")
     if code > 1 and code != _FORMS[wire]:
         raise RefusedError("another wire")
@@ -168,13 +167,14 @@ def decoded(raw: bytes, digest: bytes, wire: Wire = "float32") -> Message:
         if form.numbers != columns or len(raw) != start + rows * form.row_bytes:
             raise RefusedError("size differs from its header")
         values = form.decoded(memoryview(raw)[start:], rows)
-    if not np.isfinite(values).all():
+    # If the sum of squares is finite, so are all numbers.
+    if not math.isfinite(np.vdot(values, values)) and not np.isfinite(values).all():
         raise RefusedError("NaN or infinite")
     gone = NOBODY
     if masked:
         mask = int.from_bytes(raw[HEADER_BYTES : HEADER_BYTES + masked], "little")
         gone = frozenset(place for place in range(mask.bit_length()) if mask >> place & 1)
-    return Message(_KINDS[kind], sender, Slot(run, round_, part), values, gone, form)
+    return Message(_KINDS[kind], sender, Slot(*when), values, gone, form)
 
 
 def _form(table: bytes, wire: Wire) -> Form:

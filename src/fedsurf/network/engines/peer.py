@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +22,7 @@ PAUSE = 0.05
 """Seconds after which a waiting process looks for dead neighbours again."""
 SHORT = 0.5
 """Seconds for which an evaluation waits for who was silent in the one before."""
+BLOCK = zenoh.CongestionControl.BLOCK
 RESENT = 2
 """Messages that a neighbour gets again when it comes back."""
 
@@ -66,6 +66,8 @@ class Peer:
         self._silent: set[int] = set()
         """Processes that did not answer the last evaluation in time."""
         self._linked, self._digest, self._root = linked, digest, root
+        here = arrivals.names[number]
+        self._keys = {one: f"{root}/to/{arrivals.names[one]}/{here}" for one in arrivals.neighbours}
         self._recent: dict[int, tuple[bytes, ...]] = dict.fromkeys(arrivals.neighbours, ())
         self._session: zenoh.Session | None = None
         self._sending = threading.Lock()
@@ -223,12 +225,12 @@ class Peer:
             mine = answers[self.number]
             if said is None or mine.gone - said:
                 said = mine.gone | (said or frozenset())
-                mine = replace(mine, gone=said)
+                mine = mine._replace(gone=said)
                 raw = mine.encoded(self._digest)
                 if self._signatures is not None:
                     raw = self._signatures.signed(raw)
                 with arrivals.changed:
-                    arrivals.answer(replace(mine, signed=raw))
+                    arrivals.answer(mine._replace(signed=raw))
                 for one in arrivals.neighbours:
                     with self._sending:
                         self._put(one, raw)
@@ -247,11 +249,7 @@ class Peer:
             self.bytes_sent[name] += len(raw)
             if kind_of(raw) in ROUND_KINDS:
                 self.round_bytes_sent[name] += len(raw)
-        session.put(
-            f"{self._root}/to/{name}/{self.arrivals.names[self.number]}",
-            raw,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-        )
+        session.put(self._keys[to], raw, congestion_control=BLOCK)
 
     def _on_message(self, sample: zenoh.Sample) -> None:
         sender = str(sample.key_expr).rsplit("/", 1)[1]

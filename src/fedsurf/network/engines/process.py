@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import is_
 from typing import Generic, TypeVar
 
 import torch
@@ -39,7 +40,7 @@ class Latest(Generic[Result]):
     def __call__(self, *values: Tensor | None) -> Result:
         """Return `work(*values)`."""
         last = self._last
-        if last is None or any(old is not new for old, new in zip(last[0], values, strict=True)):
+        if last is None or not all(map(is_, last[0], values)):
             self._last = last = values, self._work(*values)
         return last[1]
 
@@ -142,7 +143,7 @@ class ProcessNetwork(Network):
             self._like = self._like.to(kind)
         own, links, used = self.whole.round_weights(self._like, lost)
         # Own values have the diagonal's weight; rows of this process reach each other as sent, too.
-        flat = [part.flatten(1) for part in sent]
+        flat = [part if part.dim() == 2 else part.flatten(1) for part in sent]
         rows = flat[0] if len(flat) == 1 else torch.cat(flat, 1)
         needed = self._needed(links, used)
         form = self.form(values, floats)
@@ -153,8 +154,9 @@ class ProcessNetwork(Network):
         if rows.device != CPU:
             own, incoming = own.to(rows.device), incoming.to(rows.device)
         mixed = incoming @ received
-        sizes = [part.shape[1:].numel() for part in values]
-        parts = torch.split(mixed, sizes, 1) if len(sizes) > 1 else [mixed]
+        if len(values) == 1 and values[0].dim() == 2:
+            return [torch.addcmul(mixed, own, values[0])]
+        parts = torch.split(mixed, [part.shape[1:].numel() for part in values], 1)
         return [
             torch.addcmul(part, own, value.flatten(1)).reshape(value.shape)
             for part, value in zip(parts, values, strict=True)

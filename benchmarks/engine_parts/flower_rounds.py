@@ -1,7 +1,9 @@
 """Rounds of Flower's FedAvg with rows of given sizes: in Flower's simulation, or through a real SuperLink.
 
 The clients return what they get, so that a round is messages only. This file is also the Flower app that
-runs on the SuperLink.
+runs on the SuperLink. `benchmarks/engines.py` runs it and reads the lines that it marks:
+
+    python flower_rounds.py simulation|superlink NODES ROUNDS SIZE [SIZE …]
 """
 
 import contextlib
@@ -34,8 +36,8 @@ version = "1.0.0"
 [tool.flwr.app]
 publisher = "timed"
 [tool.flwr.app.components]
-serverapp = "engine_flower:server"
-clientapp = "engine_flower:client"
+serverapp = "flower_rounds:server"
+clientapp = "flower_rounds:client"
 [tool.flwr.app.config]
 nodes = 0
 size = 0
@@ -182,3 +184,17 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def main(how: str, nodes: int, rounds: int, *sizes: int) -> None:
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    if how == "simulation":
+        found = simulated(nodes, sizes, rounds)
+    else:
+        found = [over_superlink(nodes, size, rounds) for size in sizes]
+    for taken in found:
+        print(MARK, *taken, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

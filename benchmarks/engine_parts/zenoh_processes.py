@@ -19,6 +19,7 @@ from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import networkx as nx
@@ -40,9 +41,6 @@ ROOT = "fedsurf/bare"
 WARM_UP = 10
 torch.set_num_threads(1)
 
-Times = dict[str, list[float]]
-"""Seconds a round, block by block."""
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -57,13 +55,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process measured with one size of rows, in seconds a round."""
+    """What one process measured with one size of rows, in seconds a round; blocks one by one."""
 
     ours: list[float]
     bare: list[float]
-    ours_cpu: float
-    bare_cpu: float
-    """Processor time of all threads of the process."""
+    cpu: tuple[float, float]
+    """Processor time of all threads of the process, with fedsurf and with bare Zenoh."""
     shares: dict[str, float]
     """Processor time of the parts of a round, in the process's own Python code."""
 
@@ -161,15 +158,17 @@ def measure(network: ZenohNetwork, bare: Bare, size: int, plan: Plan, wait: Call
             taken = timed(work, plan.rounds if block else WARM_UP)
             if block:
                 found[work].append(taken)
-    cpu = {work: sorted(taken)[len(taken) // 2] for work, taken in found.items()}
+
+    def cpu(work: Any) -> float:
+        return median(seconds for _, seconds in found[work])
+
     shares = Shares(network)
     wait()
     timed(ours, plan.rounds)
     return Measured(
         [one for one, _ in found[ours]],
         [one for one, _ in found[theirs]],
-        cpu[ours][1],
-        cpu[theirs][1],
+        (cpu(ours), cpu(theirs)),
         {part: seconds / plan.rounds for part, seconds in shares.seconds.items()},
     )
 
@@ -243,9 +242,9 @@ def _started(number: int, *arguments: Any) -> Iterator[Connection]:
 def _start_server() -> None:
     """Start the server that processes are forked from; its path is that of its environment only."""
     before = os.environ.get("PYTHONPATH")
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [before])])
-    CONTEXT.set_forkserver_preload([Path(__file__).stem])
+    CONTEXT.set_forkserver_preload([__name__])
     forkserver.ensure_running()
     del os.environ["PYTHONPATH"]
     if before is not None:
