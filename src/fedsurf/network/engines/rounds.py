@@ -376,7 +376,7 @@ class PeerNetwork(ProcessNetwork):
         self._used = True
         slot = self._slot(Kind.ANSWER)
         kind = np.float32 if own.dtype == torch.float32 else np.float64
-        values = _numbers(own if own.isfinite().all() else own[:0], kind)
+        values = _numbers(own if own.isfinite().all() else own[:0], kind).copy()
         server = int(self._owners[0]) if self.server else None
         found = self._peer.ask(slot, values, self.patience, server)
         answers = {}
@@ -440,8 +440,8 @@ def _index(places: Sequence[int]) -> slice | list[int]:
 
 
 def _numbers(values: Tensor, kind: type[np.floating]) -> Values:
-    """Return values as they travel."""
-    numbers: Values = values.detach().cpu().numpy().astype(kind)
+    """Return values as they travel; they may share the memory of the tensor."""
+    numbers: Values = values.detach().cpu().numpy().astype(kind, copy=False)
     return numbers
 
 
