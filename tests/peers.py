@@ -171,6 +171,18 @@ def one_pauses(network, pipe, steps):
     step_by_step(network, None, steps, first=network.rounds)
 
 
+def one_hangs(network, pipe, count):
+    """Evaluate several times; after the first, process 3 hangs."""
+    found = []
+    network.gather_text("ready")
+    for _ in range(count):
+        found.append(int(network.total(torch.ones(1, 1))))
+        step_by_step(network, None, network.rounds + 1, first=1)
+        if network.process == 3:
+            time.sleep(30)
+    return found
+
+
 def wait_for_round(pipe, number, seconds=20):
     """Read what a process tells until it has finished a round."""
     while True:

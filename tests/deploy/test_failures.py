@@ -128,3 +128,16 @@ def test_32_sites_train_to_the_end(tmp_path):
         assert code == 0, f"{name}: {errors}"
         assert json.loads(printed)["rounds"] == 20
         assert sites.test_accuracy(path, name) > 0.9
+
+
+def test_a_site_that_comes_back_to_nobody_says_so_and_keeps_its_run(tmp_path):
+    path = sites.found(tmp_path, **LONG, start=5)
+    with sites.sites(path, "--json") as processes:
+        sites.wait_for_round(path, "agent-3", 20)
+        kill(processes.pop("agent-3"))
+        reports(path, processes)
+    back = sites.start(path, "agent-3", "--resume")
+    [(code, _, errors)] = sites.finish([back])
+    assert code == 1
+    assert "they are down, or have finished without this process" in errors
+    assert (tmp_path / "run-agent-3" / "state.safetensors").exists()

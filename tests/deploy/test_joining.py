@@ -163,3 +163,48 @@ def test_features_and_classes_of_the_file_are_those_of_the_classifier(tmp_path):
     (tmp_path / "t.csv").write_text(f"a,other,b,label\n{rows}\n0,0,0,7\n")
     with pytest.raises(ValueError, match="got the label 7, but classes are 1, 2, 3"):
         join_tables(tmp_path / "f.toml", ["agent-1"], [tmp_path / "t.csv"], test_share=0)
+
+
+def test_a_column_called_agent_is_a_feature_like_others(tmp_path):
+    text = federation_text("one", 1, GraphConfig("complete"), insecure=True, rounds=2)
+    (tmp_path / "f.toml").write_text(text.replace("17401", str(sites.free_ports(1)[0])))
+    rows = "\n".join(f"{n % 5},{n},{1 + n % 2}" for n in range(20))
+    (tmp_path / "t.csv").write_text(f"size,agent,label\n{rows}\n")
+    result = join_tables(tmp_path / "f.toml", ["agent-1"], [tmp_path / "t.csv"])
+    assert result.fit.saved.features == ["size", "agent"]
+
+
+def test_a_run_goes_on_with_the_same_rows_only(tmp_path):
+    x, y, _ = load_rows()
+    file = tmp_path / "state.safetensors"
+    stopped = FederatedClassifier(n_agents=4, rounds=6)
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(x, y, state_file=file, on_layer=stop)
+    with pytest.raises(FileError, match="of a run with other rows, settings or links"):
+        FederatedClassifier(n_agents=4, rounds=6).fit(x + 1, y, state_file=file)
+    with pytest.raises(FileError, match="of a run with other rows, settings or links"):
+        FederatedClassifier(n_agents=4, rounds=8).fit(x, y, state_file=file)
+    resumed = FederatedClassifier(n_agents=4, rounds=6).fit(x, y, state_file=file)
+    whole = FederatedClassifier(n_agents=4, rounds=6).fit(x, y)
+    assert np.array_equal(resumed.coef_, whole.coef_)
+    for name, values in whole.trajectory_.items():
+        assert np.array_equal(resumed.trajectory_[name], values)
+
+
+def load_rows():
+    parts, _ = sites.tables()
+    rows = pd.concat(parts)
+    return rows.drop(columns="label").to_numpy(), rows["label"].to_numpy(), None
+
+
+def test_a_certificate_of_another_site_is_named_before_anything_starts(federation):
+    first, second, *_ = read_federation(federation).agents
+    keys = federation.parent / "keys"
+    for file in (keys / first.name).iterdir():
+        (keys / second.name / file.name).replace(file)
+    with pytest.raises(FileError, match="has the common name agent-2, but it must be 'agent-1'"):
+        join(federation, first.name)

@@ -29,6 +29,7 @@ def join(
     test_share: float = 0.2,
     resume: bool = False,
     insecure: bool = False,
+    listen: str | None = None,
     json: bool = False,
 ) -> None:
     """Train a classifier with the other sites of a federation, on the rows of this one.
@@ -47,6 +48,7 @@ def join(
         test_share: Share of each class of a site's rows that is held out for testing.
         resume: Go on with the run in the folder, if it holds one, in the round of the others.
         insecure: Go without certificates, also beyond this machine: anybody can read and forge messages.
+        listen: The host:port on which to listen, if not this site's address (a router, a container).
         json: Print the numbers as JSON instead of a table.
     """
     from fedsurf.cli.watching import watching
@@ -62,6 +64,7 @@ def join(
             test_share=test_share,
             state_file=state_file,
             insecure=insecure,
+            listen=listen,
             watch=watching(" and ".join(sites)),
         )
         result.write(folder)
@@ -73,6 +76,7 @@ def serve(
     folder: Path,
     resume: bool = False,
     insecure: bool = False,
+    listen: str | None = None,
     json: bool = False,
 ) -> None:
     """Be the server of a federation, which holds no rows, while its sites join.
@@ -85,6 +89,7 @@ def serve(
         folder: Folder of the results: new, or of an earlier fit. It holds the run after each round.
         resume: Go on with the run in the folder, if it holds one.
         insecure: Go without certificates, also beyond this machine: anybody can read and forge messages.
+        listen: The host:port on which to listen, if not this site's address (a router, a container).
         json: Print the numbers as JSON.
     """
     from fedsurf.cli.watching import watching
@@ -94,7 +99,11 @@ def serve(
     limit_threads(0)
     with _run_folder(folder, resume=resume) as state_file:
         result = serve_federation(
-            federation, state_file=state_file, insecure=insecure, watch=watching("server")
+            federation,
+            state_file=state_file,
+            insecure=insecure,
+            listen=listen,
+            watch=watching("server"),
         )
         result.write(folder)
     _report(result, folder, json=json)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedsurf.common.files import FileError
 from fedsurf.common.text import listed
 from fedsurf.network.engines.config import SITE_FILES, Federation
 from fedsurf.network.engines.federation import digest, network_of, read_federation
+from fedsurf.network.engines.problems import problems_here
 
 if TYPE_CHECKING:
     from fedsurf.network.engines.zenoh import ZenohNetwork
@@ -20,6 +22,7 @@ def join(
     federation: str | Path | Federation,
     *names: str,
     insecure: bool = False,
+    listen: str | None = None,
     returning: bool = False,
 ) -> ZenohNetwork:
     """Return the network of the agents with these names, on which any algorithm for a graph or a server runs.
@@ -35,6 +38,8 @@ def join(
         The agents that live here: one, or all that have one address; or the server.
     insecure : bool
         Go without certificates, also beyond this machine: anybody can read and forge messages.
+    listen : str or None
+        "host:port" on which this process listens, if not its address, as behind a router or in a container.
     returning : bool
         This process was there before: its neighbours may be training already, or be dead.
 
@@ -63,6 +68,9 @@ def join(
     first = {address: node.name for node in reversed(nodes) for address in [node.address]}
     tls = None
     if not (insecure or federation.security.insecure):
+        wrong = problems_here(federation, [first[addresses[own]]])
+        if wrong:
+            raise FileError("\n".join(wrong))
         folder = federation.security.certificates / first[addresses[own]]
         key, certificate, authority = (folder / file for file in SITE_FILES)
         tls = (str(authority), str(certificate), str(key))
@@ -80,6 +88,7 @@ def join(
         lease=wait.lease,
         tls=tls,
         insecure=insecure,
+        listen=listen,
         returning=returning,
     )
 
@@ -93,7 +102,7 @@ def _own_process(federation: Federation, processes: Sequence[int], names: Sequen
         raise ValueError(f"names: got {got}, but the federation has {listed(known)}")
     found = {processes[known.index(name)] for name in names}
     everybody = [name for name, process in zip(known, processes, strict=True) if process in found]
-    if len(found) > 1 or set(everybody) != set(names):
+    if len(found) > 1 or sorted(everybody) != sorted(names):
         raise ValueError(
             f"names: got {listed(names)}, but {listed(everybody)} have their addresses: one process is for "
             "all agents of one address, and no others"

@@ -15,6 +15,8 @@ from fedsurf.network.engines.config import Learned
 
 def read_site(path: Path, learned: Learned, test_share: float) -> LabelledTable:
     """Read a site's table: the features that the federation names, in their order, or all."""
+    if path.suffix == ".npz":
+        raise FileError(f"{path}: a site's table is a .csv or .parquet file")
     other: list[str] = []
     if learned.features:
         names = column_names(path)
@@ -22,7 +24,9 @@ def read_site(path: Path, learned: Learned, test_share: float) -> LabelledTable:
         if missing:
             raise FileError(f"{path}: lacks the features {listed(missing)} of the federation")
         other = [n for n in names if n != learned.label and n not in learned.features]
-    table = read_labelled(path, label=learned.label, drop=other, test_share=test_share)
+    table = read_labelled(
+        path, label=learned.label, drop=other, test_share=test_share, one_agent=True
+    )
     if not learned.features or table.features is None:
         return table
     order = [table.features.index(name) for name in learned.features]
@@ -34,8 +38,14 @@ def classes_of(learned: Learned, table: LabelledTable) -> list[Any] | None:
     """Return the classes that the federation names, as the labels of a table are, or None."""
     if not learned.classes:
         return None
-    text = table.y.dtype.kind not in "biuf"
-    return [str(label) if text else label for label in learned.classes]
+    if table.y.dtype.kind not in "biuf":
+        return [str(label) for label in learned.classes]
+    try:
+        return [int(label) for label in learned.classes]
+    except ValueError as error:
+        raise FileError(
+            f"data.classes: got {listed(learned.classes)}, but the labels here are numbers"
+        ) from error
 
 
 def stacked(tables: Sequence[LabelledTable], agents: Sequence[int]) -> LabelledTable:

@@ -94,6 +94,7 @@ def join_tables(
     test_share: float = 0.2,
     state_file: Path | None = None,
     insecure: bool = False,
+    listen: str | None = None,
     watch: Watch = unwatched,
 ) -> JoinResult:
     """Train a classifier with the others of a federation, as `fedsurf join` does.
@@ -108,7 +109,7 @@ def join_tables(
         Share of each class of a site's rows that is held out for testing.
     state_file : Path or None
         A file that holds the run after each round; if it exists, the run goes on from it.
-    insecure : bool
+    insecure, listen
         As for `fedsurf.join`.
     watch : callable
         Shows people the network while it is open; it is given the number of rounds, too.
@@ -120,7 +121,7 @@ def join_tables(
         )
     if read.server is not None and read.server.name in names:
         raise ValueError(f"names: got {read.server.name}, which is the server: fedsurf serve")
-    network = _network(read, names, state_file, insecure)
+    network = _network(read, names, state_file, insecure, listen)
     agents = [agent.name for agent in read.agents]
     numbers = dict(sorted((agents.index(name), place) for place, name in enumerate(names)))
     tables = [read_site(Path(data[place]), read.data, test_share) for place in numbers.values()]
@@ -147,6 +148,7 @@ def serve_federation(
     *,
     state_file: Path | None = None,
     insecure: bool = False,
+    listen: str | None = None,
     watch: Watch = unwatched,
 ) -> JoinResult:
     """Take part as the server of a federation, as `fedsurf serve` does; see `join_tables`."""
@@ -155,7 +157,7 @@ def serve_federation(
         raise ValueError(
             f"federation: got {federation}, which has a graph and no server: fedsurf join"
         )
-    network = _network(read, [read.server.name], state_file, insecure)
+    network = _network(read, [read.server.name], state_file, insecure, listen)
     model = _classifier(read, network)
     with watch(network, read.training.rounds), network, quiet_fit():
         model.serve(state_file=state_file)
@@ -178,10 +180,14 @@ def messages_of(network: ZenohNetwork) -> dict[str, Any]:
 
 
 def _network(
-    read: Federation, names: Sequence[str], state_file: Path | None, insecure: bool
+    read: Federation,
+    names: Sequence[str],
+    state_file: Path | None,
+    insecure: bool,
+    listen: str | None,
 ) -> ZenohNetwork:
     returning = state_file is not None and state_file.exists()
-    return join(read, *names, insecure=insecure, returning=returning)
+    return join(read, *names, insecure=insecure, listen=listen, returning=returning)
 
 
 def _classifier(read: Federation, network: ZenohNetwork) -> FederatedClassifier:

@@ -5,6 +5,8 @@ network that counts rounds and floats. The communication is simulated in this pr
 is given a network of real machines.
 """
 
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict
@@ -369,6 +371,19 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "the name or the file of a pretrained optimizer of heads, or what fedsurf.load() returns",
         )
 
+    def _run_digest(self, task: Task, network: Network) -> str:
+        """Return a hash of what a run that goes on from a file must have in common with the one before."""
+        own = {
+            name: str(value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in ("network", "n_jobs", "device")
+        }
+        found = hashlib.sha256(json.dumps([own, network.links.tolist()]).encode())
+        stored = task.train.stored()
+        for part in (network.ids, stored.x, stored.y):
+            found.update(part.contiguous().cpu().numpy().tobytes())
+        return found.hexdigest()
+
     @torch.no_grad()
     def _train(
         self,
@@ -407,7 +422,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 network,
                 Streams(seed, network.ids, "fit"),
             )
-            notes = {"columns": asdict(columns)}
+            notes = {"columns": asdict(columns), "run": self._run_digest(task, network)}
             file = None if state_file is None else StateFile(Path(state_file), notes)
             state, weights = training.run(file, on_layer)
         heads, records = matrix(weights, head), training.records

@@ -64,6 +64,7 @@ def read_labelled(
     agent: str | None = None,
     drop: Sequence[str] = (),
     test_share: float = 0.2,
+    one_agent: bool = False,
 ) -> LabelledTable:
     r"""Read examples, and hold a share of each class out.
 
@@ -78,6 +79,8 @@ def read_labelled(
         The column, or array, of agents; by default the one called agent or agents, if any.
     drop : sequence of str
         Columns that are not features.
+    one_agent : bool
+        All rows are one agent's, and no column tells the agent.
     test_share : float
         The share of each class to hold out, evenly spaced in the file. An .npz file with test arrays
         is divided already.
@@ -104,7 +107,8 @@ def read_labelled(
     if unknown:
         raise ValueError(f"drop: got {listed(unknown)}, but {path} has {listed(names)} to drop")
     kept = [name for name in names if name not in drop]
-    agent = _choose(path, "agent", agent, [name for name in kept if name != label], AGENTS)
+    usual = () if one_agent else AGENTS
+    agent = _choose(path, "agent", agent, [name for name in kept if name != label], usual)
     rest = [name for name in kept if name != agent]
     label = _choose(path, "label", label, rest, LABELS) or next(reversed(rest), None)
     features = [name for name in rest if name != label]

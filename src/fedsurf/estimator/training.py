@@ -141,7 +141,11 @@ class Training:
 
     def _resumed(self, like: Any, file: StateFile) -> Any:
         state = load_state(file.path, like, self.network)
-        extra, _ = load_extra(file.path)
+        extra, notes = load_extra(file.path)
+        if notes.get("run") != file.notes.get("run"):
+            raise FileError(
+                f"{file.path}: is of a run with other rows, settings or links, and cannot go on with these"
+            )
         records, heads = extra.get("records"), extra.get("heads")
         if records is None or heads is None or records.shape != (len(heads), len(FIELDS)):
             raise FileError(

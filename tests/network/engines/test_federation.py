@@ -75,7 +75,7 @@ def test_all_fields_are_read(tmp_path):
         wire = "float16"
         server = {name = "hub", address = "10.0.0.1:3", reporting = 1, calling = "random"}
         data = {label = "y", classes = ["no", "yes"], features = ["x", "z"]}
-        deadlines = {round = 5, start = 60.5, lease = 1, late = "stale"}
+        deadlines = {round = 5, start = 60.5, lease = 1, late = "renormalised"}
         security = {certificates = "/etc/keys", insecure = false}
         """
     )
@@ -83,7 +83,7 @@ def test_all_fields_are_read(tmp_path):
     assert [node.name for node in found.nodes] == ["hub", "a", "b"]
     assert found.server == Server("10.0.0.1:3", "hub", 1, "random")
     assert (found.data.classes, found.data.features) == (("no", "yes"), ("x", "z"))
-    assert (found.deadlines.round, found.deadlines.late) == (5.0, "stale")
+    assert (found.deadlines.round, found.deadlines.late) == (5.0, "renormalised")
     assert found.security.certificates == Path("/etc/keys")
 
 

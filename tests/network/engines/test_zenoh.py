@@ -24,6 +24,7 @@ from peers import (
     finish_and_count,
     free_addresses,
     intruder,
+    one_hangs,
     one_pauses,
     rejoined,
     results,
@@ -317,3 +318,14 @@ def test_a_deadline_is_longer_than_the_lease():
             deadline=1,
             patience=1,
         )
+
+
+@pytest.mark.slow  # a busy machine shifts who is late
+def test_a_process_that_hangs_while_its_connections_live_does_not_stop_the_others(keys):
+    options = {"deadline": 2.0, "lease": 1.0, "patience": 60.0}
+    with federation(one_hangs, keys, 4, **options) as (_, pipes):
+        begun = time.monotonic()
+        found, _ = results(pipes[:3] + pipes[4:])
+    assert time.monotonic() - begun < 28
+    assert all(sums[0] == 8 for sums in found)
+    assert all(sums[-1] == 7 for sums in found)

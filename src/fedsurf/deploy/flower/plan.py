@@ -8,8 +8,9 @@ from typing import Any, Literal
 from fedsurf.common.checks import check_count, check_not_negative, check_option, check_positive
 from fedsurf.common.configuration import from_table
 from fedsurf.evaluation.methods import METHODS, Setting
-from fedsurf.network.config import Calling, Wire
+from fedsurf.network.config import Calling
 
+FlowerWire = Literal["float32", "float16", "int8", "float64"]
 PRETRAINED, UNROLLED = "softmax-head", "u-dgd"
 """Names of the methods that are learned: a pretrained optimizer, and the optimizer of a run folder."""
 
@@ -62,7 +63,7 @@ class Plan:
     #: Longest wait where the server cannot go on without an agent.
     patience: float = 600.0
     #: Numbers of a round on their way: float32, or rounded to float16 or int8, or exactly, as float64.
-    wire: Wire | Literal["float64"] = "float32"
+    wire: FlowerWire = "float32"
     #: Folder of the server's results.
     folder: str = "run"
     #: Folder of the agents' states, one inside it for each; nodes may name their own in their node config.
@@ -76,7 +77,7 @@ class Plan:
         check_positive(self.timeout, "timeout")
         check_positive(self.patience, "patience")
         check_option(self.calling, Calling, "calling")
-        check_option(self.wire, Literal["float32", "float16", "int8", "float64"], "wire")
+        check_option(self.wire, FlowerWire, "wire")
         if not 0 <= self.reporting <= self.agents:
             raise ValueError(
                 f"reporting: got {self.reporting}, but it must be between 0, for all, and {self.agents}"

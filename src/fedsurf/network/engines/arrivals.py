@@ -1,16 +1,30 @@
 """What has arrived from the neighbours of a process: checked, bounded, and waited for."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsurf.network.config import Wire
-from fedsurf.network.engines.messages import ROUND_KINDS, Kind, Message, RefusedError, Slot, decoded
+from fedsurf.network.engines.messages import (
+    ROUND_KINDS,
+    Kind,
+    Message,
+    RefusedError,
+    Slot,
+    decoded,
+    is_answer,
+)
+
+if TYPE_CHECKING:
+    from fedsurf.network.engines.signatures import Signatures
 
 AHEAD = 4
 """Rounds by which a neighbour's message may be ahead."""
@@ -47,6 +61,8 @@ class Arrivals:
         Rounds by which a message may be ahead.
     wire : {"float32", "float16", "int8"}
         The numbers of messages; those with others are refused, unless they are float32.
+    signatures : Signatures or None
+        Checks whose answers are whose.
     """
 
     def __init__(
@@ -57,11 +73,13 @@ class Arrivals:
         max_bytes: int,
         ahead: int = AHEAD,
         wire: Wire = "float32",
+        signatures: Signatures | None = None,
     ) -> None:
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
         self.awaited: Callable[[], bool] | None = None
         """Whether what is waited for is there; whoever waits is woken for nothing less."""
+        self._signatures = signatures
         self._numbers = {name: number for number, name in enumerate(names)}
         self.names, self.neighbours = list(names), sorted(neighbours)
         self.alive: set[int] = set()
@@ -230,8 +248,14 @@ class Arrivals:
         if raw is None or len(raw) > self.max_bytes:
             raise RefusedError("larger than agreed")
         self.bytes_received[sender] += len(raw)
-        message = decoded(raw, self._digest, self._wire)
+        inner, signer = raw, None
+        if self._signatures is not None and is_answer(raw):
+            inner, signer = self._signatures.opened(raw)
+        message = decoded(inner, self._digest, self._wire)
+        if signer is not None and self._numbers.get(signer) != message.sender:
+            raise RefusedError("another's name")
         if message.kind == Kind.ANSWER:
+            message = message._replace(signed=raw)
             return message if self._keep_answer(number, message) else None
         if message.kind in ROUND_KINDS:
             self.round_bytes_received[sender] += len(raw)
@@ -265,6 +289,8 @@ class Arrivals:
 
     def _keep(self, message: Message) -> None:
         sender, when = message.sender, Slot(message.slot.run, message.slot.round)
+        if self._distance(when) > AHEAD_OF_SERVER:
+            raise RefusedError("round too far ahead")
         if message.kind == Kind.HELLO:  # of a process that may have gone back
             self.heard[sender] = when
             return
@@ -291,8 +317,8 @@ class Arrivals:
         """Keep an answer that is new, or whose sender misses more neighbours than before."""
         if not 0 <= message.sender < len(self.names):
             raise RefusedError("unknown process")
-        if message.sender == relay:
-            when = Slot(message.slot.run, message.slot.round)
+        when = Slot(message.slot.run, message.slot.round)
+        if message.sender == relay and self._distance(when) <= AHEAD_OF_SERVER:
             self.heard[relay] = max(when, self.heard.get(relay, when))
         if not self._is_near(self._distance(message.slot)):
             return False
@@ -303,8 +329,11 @@ class Arrivals:
             del self._answers[latest]
         answers = self._answers.setdefault(message.slot, {})
         before = answers.get(message.sender)
-        if before is not None and not message.gone - before.gone:
+        if before is not None and not message.gone > before.gone:
             return False
+        kept = sum(self._size([*found.values()]) for found in self._answers.values())
+        if kept + message.values.nbytes > (AHEAD + 1) * self.max_bytes:
+            raise RefusedError("too many at once")
         answers[message.sender] = message
         return True
 

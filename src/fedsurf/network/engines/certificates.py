@@ -68,7 +68,7 @@ def _mismatches(
         yield f"{certificate}: is valid from {own.not_valid_before_utc:%Y-%m-%d} on only"
     if not _serves_and_calls(own):
         yield f"{certificate}: must allow both server and client authentication (extended key usage)"
-    if not any(_issued(others[-1] if others else own, root) for root in roots):
+    if not any(is_issued(others[-1] if others else own, root) for root in roots):
         yield f"{certificate}: was not issued by the authority in {authority}"
 
 
@@ -108,7 +108,8 @@ def _serves_and_calls(certificate: x509.Certificate) -> bool:
     return {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH} <= set(usages)
 
 
-def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def is_issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return whether an authority has issued a certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, TypeError, ValueError):

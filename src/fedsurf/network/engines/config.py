@@ -166,6 +166,15 @@ def host_and_port(address: str) -> tuple[str, int]:
     return plain, int(port)
 
 
+def on_loopback(address: str) -> bool:
+    """Return whether an address is on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # the name of a host, or no address
+        return host == "localhost"
+
+
 def _is_ip(host: str, version: int) -> bool:
     try:
         return ipaddress.ip_address(host).version == version

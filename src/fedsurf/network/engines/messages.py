@@ -74,6 +74,8 @@ class Message(NamedTuple):
         In answers, the neighbours that the sender takes for dead.
     form : Form
         The form in which values travel that were rounded to it; in answers always float32 or float64.
+    signed : bytes
+        In answers, the whole message as it arrived, to be handed on.
 
     Examples
     --------
@@ -94,6 +96,7 @@ class Message(NamedTuple):
     values: NDArray[np.floating]
     gone: frozenset[int] = NOBODY
     form: Form = FLOAT32
+    signed: bytes = b""
 
     def encoded(self, digest: bytes) -> bytes:
         """Return the bytes of the message, with the federation's digest."""

@@ -1,8 +1,11 @@
 """A process among its neighbours: it sends them messages, waits for theirs, and answers evaluations."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import zenoh
@@ -12,8 +15,13 @@ from fedsurf.network.engines.arrivals import Arrivals
 from fedsurf.network.engines.messages import ROUND_KINDS, Kind, Message, Slot, is_answer, kind_of
 from fedsurf.network.wire import Form
 
+if TYPE_CHECKING:
+    from fedsurf.network.engines.signatures import Signatures
+
 PAUSE = 0.05
 """Seconds after which a waiting process looks for dead neighbours again."""
+SHORT = 0.5
+"""Seconds for which an evaluation waits for who was silent in the one before."""
 BLOCK = zenoh.CongestionControl.BLOCK
 RESENT = 2
 """Messages that a neighbour gets again when it comes back."""
@@ -36,6 +44,8 @@ class Peer:
         The federation's digest.
     root : str
         The first part of all keys.
+    signatures : Signatures or None
+        Signs answers.
     """
 
     def __init__(
@@ -45,12 +55,16 @@ class Peer:
         arrivals: Arrivals,
         digest: bytes,
         root: str,
+        signatures: Signatures | None = None,
     ) -> None:
         self.number, self.arrivals = number, arrivals
         self.bytes_sent = {arrivals.names[one]: 0 for one in arrivals.neighbours}
         self.waits = dict.fromkeys(arrivals.neighbours, 0.0)
         """Seconds for which the last message of each neighbour was waited for."""
         self.round_bytes_sent = dict(self.bytes_sent)
+        self._signatures = signatures
+        self._silent: set[int] = set()
+        """Processes that did not answer the last evaluation in time."""
         self._linked, self._digest, self._root = linked, digest, root
         here = arrivals.names[number]
         self._keys = {one: f"{root}/to/{arrivals.names[one]}/{here}" for one in arrivals.neighbours}
@@ -81,6 +95,10 @@ class Peer:
     ) -> None:
         """Send the same values to some neighbours, in a form to which they are rounded."""
         raw = Message(kind, self.number, slot, values, form=form).encoded(self._digest)
+        if len(raw) > self.arrivals.max_bytes:
+            raise ValueError(
+                f"message: got {len(raw)} bytes, but at most {self.arrivals.max_bytes} travel (max_bytes)"
+            )
         for to in receivers:
             with self._sending:  # in the order of the rounds, also when some are sent again
                 self._recent[to] = (*self._recent[to][1 - RESENT :], raw)
@@ -159,16 +177,24 @@ class Peer:
         )
 
     def ask(
-        self, slot: Slot, values: Values, seconds: float, server: int | None = None
+        self,
+        slot: Slot,
+        values: Values,
+        seconds: float,
+        *,
+        server: int | None = None,
+        patience: float = 0.0,
     ) -> dict[int, Message]:
         """Tell all processes these values, and return what they told, by process; own values included.
 
         A process that answers says which neighbours it takes for dead. So it is known whose answers may
-        still come: those of the neighbours of anybody who answered, but not of those taken for dead.
+        still come: those of the neighbours of anybody who answered, but not of those taken for dead. A
+        server that is gone is waited for with `patience`.
         """
         arrivals, own = self.arrivals, Message(Kind.ANSWER, self.number, slot, values)
         answers: dict[int, Message] = {}
         said: frozenset[int] | None = None
+        begun = time.monotonic()
 
         def changed() -> bool:
             nonlocal answers
@@ -186,22 +212,33 @@ class Peer:
                 reached.add(one)
                 if one in answers:
                     new |= self._linked[one] - answers[one].gone - reached
+            if time.monotonic() > begun + SHORT:  # who was silent before is not waited for again
+                reached -= self._silent
             # Who went on has all answers that it waited for, and has handed them on before.
             return reached <= answers.keys() or arrivals.left_behind(1)
 
-        end = time.monotonic() + seconds
-        while self.wait(changed, max(end - time.monotonic(), 0)):
+        def left() -> float:
+            longest = patience if server is not None and arrivals.gone(server) else seconds
+            return max(begun + longest - time.monotonic(), 0)
+
+        while self.wait(changed, left()) or left():
             mine = answers[self.number]
             if said is None or mine.gone - said:
                 said = mine.gone | (said or frozenset())
+                mine = mine._replace(gone=said)
                 raw = mine.encoded(self._digest)
+                if self._signatures is not None:
+                    raw = self._signatures.signed(raw)
                 with arrivals.changed:
-                    arrivals.answer(mine)
+                    arrivals.answer(mine._replace(signed=raw))
                 for one in arrivals.neighbours:
                     with self._sending:
                         self._put(one, raw)
             elif settled():
                 break
+        else:
+            self._silent |= set(range(len(arrivals.names)))
+        self._silent -= answers.keys()
         return answers
 
     def _put(self, to: int, raw: bytes) -> None:
@@ -249,6 +286,7 @@ class Peer:
             with self.arrivals.changed:
                 now, known = self.arrivals.now, self.arrivals.answers_except(number)
             hello = Message(Kind.HELLO, self.number, now, np.empty((0, 0), np.float32))
-            heard = [message.encoded(self._digest) for message in (hello, *known)]
-            for raw in (heard[0], *self._recent[number], *heard[1:]) if self._session else ():
+            greeting = hello.encoded(self._digest)
+            heard = [message.signed for message in known]
+            for raw in (greeting, *self._recent[number], *heard) if self._session else ():
                 self._put(number, raw)

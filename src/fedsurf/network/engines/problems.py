@@ -1,6 +1,5 @@
 """What is wrong with a federation: in itself, and with the certificates on this machine."""
 
-import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -8,7 +7,14 @@ from pathlib import Path
 
 from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.text import counted, listed
-from fedsurf.network.engines.config import AUTHORITY, Agent, Federation, Server, host_and_port
+from fedsurf.network.engines.config import (
+    AUTHORITY,
+    Agent,
+    Federation,
+    Server,
+    host_and_port,
+    on_loopback,
+)
 from fedsurf.network.engines.whole import graph_of
 
 MAX_NAME_CHARACTERS = 64
@@ -24,6 +30,7 @@ def problems_of(federation: Federation) -> list[str]:
         *_topology(federation),
         *_learned(federation),
         *_deadlines(federation),
+        *_without_effect(federation),
     ]
 
 
@@ -41,7 +48,7 @@ def problems_here(federation: Federation, names: Collection[str] | None = None) 
             f"security.insecure: got true, but {site.name} at {site.address} is not on loopback, and needs "
             "certificates: fedsurf federation keys"
             for site in federation.nodes
-            if not _on_loopback(site.address)
+            if not on_loopback(site.address)
         ]
     sites = [site for site in federation.nodes if names is None or site.name in names]
     folder = federation.security.certificates
@@ -61,14 +68,6 @@ def _certificate(folder: Path, site: Agent) -> list[str]:
     from fedsurf.network.engines.certificates import certificate_problems  # needs cryptography
 
     return certificate_problems(folder / site.name, site.name, host)
-
-
-def _on_loopback(address: str) -> bool:
-    try:
-        host, _ = host_and_port(address)
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # the name of a host, or one of problems_of
-        return False
 
 
 def _names(federation: Federation) -> Iterator[str]:
@@ -178,6 +177,13 @@ def _deadlines(federation: Federation) -> Iterator[str]:
         yield (
             f"deadlines.round: got {limits.round:g} s, but it must be longer than the lease of "
             f"{limits.lease:g} s, or sites that are well count as late"
+        )
+
+
+def _without_effect(federation: Federation) -> Iterator[str]:
+    if federation.server is not None and federation.deadlines.late == "stale":
+        yield (
+            "deadlines.late: got 'stale' with a server, but it uses the replies of a round only: leave it out"
         )
 
 

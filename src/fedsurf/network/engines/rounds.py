@@ -3,27 +3,23 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedsurf.common.checks import check_option, check_positive
 from fedsurf.common.devices import CPU
-from fedsurf.common.text import listed
 from fedsurf.network.engines.arrivals import AHEAD, GRACE
+from fedsurf.network.engines.config import LateRows
+from fedsurf.network.engines.evaluations import AnsweringNetwork, numbers_of, tensor_of
 from fedsurf.network.engines.messages import Kind, Slot
-from fedsurf.network.engines.peer import Peer, Values
-from fedsurf.network.engines.process import Latest, ProcessNetwork
+from fedsurf.network.engines.peer import Peer
+from fedsurf.network.engines.process import Latest
 from fedsurf.network.network import Called, Network
 from fedsurf.network.operators import NOTHING_LOST, LostMessages
 from fedsurf.network.wire import Form, Layout
 
-Late = Literal["renormalised", "stale"]
-MAX_TEXT_BYTES = 2**16
-"""Size of the longest text that a process may send to the others before training."""
 GREETING = 5.0
 """Seconds for which a process that was restarted waits to hear which round its neighbours are in."""
 
@@ -55,7 +51,7 @@ class _Traffic:
     """For other processes, the number of their rows and the places among those of all other processes."""
 
 
-class PeerNetwork(ProcessNetwork):
+class PeerNetwork(AnsweringNetwork):
     """The rows of one process, which a `Peer` exchanges with its neighbours.
 
     Parameters
@@ -77,12 +73,12 @@ class PeerNetwork(ProcessNetwork):
         *,
         deadline: float,
         patience: float,
-        late: Late,
+        late: LateRows,
     ) -> None:
         super().__init__(whole, owners, process)
         check_positive(deadline, "deadline")
         check_positive(patience, "patience")
-        check_option(late, Late, "late")
+        check_option(late, LateRows, "late")
         self.deadline, self.patience, self.late = deadline, patience, late
         self.names = peer.arrivals.names
         self.missing: list[tuple[int, str, str]] = []
@@ -121,7 +117,8 @@ class PeerNetwork(ProcessNetwork):
     @property
     def present(self) -> list[str]:
         """The names of the neighbours that are alive."""
-        return [self.names[one] for one in sorted(self._arrivals.alive)]
+        with self._arrivals.changed:
+            return [self.names[one] for one in sorted(self._arrivals.alive)]
 
     @property
     def neighbours(self) -> list[Neighbour]:
@@ -189,7 +186,7 @@ class PeerNetwork(ProcessNetwork):
     def _swap(self, rows: Tensor, needed: Tensor, form: Form) -> tuple[Tensor, LostMessages]:
         """Send rows over the needed links, and wait for those of the neighbours until the deadline."""
         traffic, slot, width = self._traffic(needed), self._slot(Kind.ROWS), rows.shape[1]
-        numbers = _numbers(rows, np.float32)
+        numbers = numbers_of(rows, np.float32)
         for others, leaving in traffic.leaving:
             self._peer.send(others, Kind.ROWS, slot, numbers[leaving], form)
         shapes = {other: (count, width) for other, (count, _) in traffic.arriving.items()}
@@ -266,16 +263,19 @@ class PeerNetwork(ProcessNetwork):
         if self.servers:
             others = sorted(set(self._owners[1 + called.agents].tolist()) - {self.process})
             if others:
-                numbers = _numbers(value.flatten(1), np.float32)
+                numbers = numbers_of(value.flatten(1), np.float32)
                 self._peer.send(others, Kind.DOWNLOAD, slot, numbers, form)
         elif len(called.here):
             server, size = int(self._owners[0]), (1, shape.numel())
-            found, _ = self._peer.receive(Kind.DOWNLOAD, slot, {server: size}, self.patience)
+            found, why = self._peer.receive(Kind.DOWNLOAD, slot, {server: size}, self.patience)
+            if why.get(server) == "gone":  # between two parts of its message
+                self._peer.wait(lambda: server in self._arrivals.alive, self.patience)
+                found, _ = self._peer.receive(Kind.DOWNLOAD, slot, {server: size}, self.patience)
             if server not in found:
                 raise ConnectionError(
                     f"{self.names[server]}: a part of its message is missing in round {slot.round}"
                 )
-            value = _tensor(found[server], value).reshape(1, *shape)
+            value = tensor_of(found[server], value).reshape(1, *shape)
         return value.expand(len(called.here), *shape) if len(value) else value
 
     def upload(
@@ -294,7 +294,7 @@ class PeerNetwork(ProcessNetwork):
         slot, flat = self._slot(Kind.UPLOAD), values.flatten(1)
         if not self.servers:
             if len(values):
-                numbers = _numbers(flat, np.float32)
+                numbers = numbers_of(flat, np.float32)
                 self._peer.send([int(self._owners[0])], Kind.UPLOAD, slot, numbers, form)
             return values[:0]
         owners = self._owners[1 + called.agents]
@@ -306,90 +306,9 @@ class PeerNetwork(ProcessNetwork):
         here = torch.zeros_like(owners, dtype=torch.bool)
         for other, rows in (found | {self.process: flat}).items():
             place = owners == other
-            received[place] = rows if isinstance(rows, Tensor) else _tensor(rows, flat)
+            received[place] = rows if isinstance(rows, Tensor) else tensor_of(rows, flat)
             here |= place
         return received[here].reshape(-1, *shape)
-
-    def total(self, values: Tensor) -> Tensor:
-        """Return the sum of `values[rows, …]` over the rows of all processes that answer, `[…]`."""
-        own = values.sum(0)
-        found = self._answers(own.reshape(1, -1), dict.fromkeys(range(self._processes), 1))
-        rows = [found[one] for one in sorted(found)] or [torch.zeros_like(own.reshape(1, -1))]
-        return torch.stack(rows).sum(0).reshape(own.shape)
-
-    def collect(self, values: Tensor) -> Tensor:
-        """Return `values[agents, …]` of all agents in the order of their ids, zero for missing ones."""
-        agents = self._owners[int(self.server) :]
-        flat = values.flatten(1)
-        rows = {one: int((agents == one).sum()) for one in range(self._processes)}
-        every = flat.new_zeros(len(agents), flat.shape[1])
-        for one, found in self._answers(flat, rows).items():
-            every[agents == one] = found
-        return every.reshape(-1, *values.shape[1:])
-
-    def publish(self, value: Tensor) -> Tensor:
-        """Return the server's `value[servers, …]` for every agent that lives here; NaN if it is not finite."""
-        server, shape = int(self._owners[0]), value.shape[1:]
-        rows = {one: int(one == server) for one in range(self._processes)}
-        found = self._answers(value.flatten(1), rows).get(server)
-        if found is None:
-            if server not in self._arrivals.alive:
-                raise ConnectionError(f"{self.names[server]}: the server is gone")
-            found = value.new_full((1, shape.numel()), torch.nan)
-        return found.reshape(1, *shape).expand(len(self.ids) - self.servers, *shape)
-
-    def gather_text(self, text: str) -> dict[str, str]:
-        """Return the text of every process by its name; raise unless all answer."""
-        own = torch.tensor(list(text.encode()), dtype=torch.float64, device=CPU)[None]
-        once = dict.fromkeys(range(self._processes), 1)
-        length = torch.tensor([[own.shape[1]]], dtype=torch.float64, device=CPU)
-        lengths = {one: int(found) for one, found in self._answers(length, once).items()}
-        longest = max(lengths.values())
-        if not own.shape[1] <= longest <= MAX_TEXT_BYTES:
-            raise ConnectionError(
-                f"got a text of {longest} bytes, but at most {MAX_TEXT_BYTES} fit"
-            )
-        found = self._answers(functional.pad(own, (0, longest - own.shape[1])), once)
-        silent = [name for number, name in enumerate(self.names) if number not in found]
-        with self._arrivals.changed:
-            late = self._arrivals.left_behind(1)
-        if late:
-            raise ConnectionError(
-                "the others are training already, and only a site that was with them can come back, with its "
-                "saved state (--resume)"
-            )
-        if silent:
-            raise ConnectionError(f"{listed(silent)}: no answer, so training does not start")
-        # Nobody goes on before all have everything: those who went on hand no answers on.
-        self._answers(length, once)
-        texts = (
-            bytes(found[one][0, : lengths[one]].long().clamp(0, 255).tolist())
-            for one in range(self._processes)
-        )
-        return {n: t.decode(errors="replace") for n, t in zip(self.names, texts, strict=True)}
-
-    def _answers(self, own: Tensor, rows: Mapping[int, int]) -> dict[int, Tensor]:
-        """Return the answers of all processes that answer, by process; `rows` are their numbers of rows.
-
-        What is not finite is left out in every process alike, since the others would refuse it.
-        """
-        self._used = True
-        slot = self._slot(Kind.ANSWER)
-        kind = np.float32 if own.dtype == torch.float32 else np.float64
-        values = _numbers(own if own.isfinite().all() else own[:0], kind).copy()
-        server = int(self._owners[0]) if self.server else None
-        found = self._peer.ask(slot, values, self.patience, server)
-        answers = {}
-        for one, count in rows.items():
-            if one not in found:
-                why = "no answer"
-            elif found[one].values.shape == (count, own.shape[1]):
-                answers[one] = own if one == self.process else _tensor(found[one].values, own)
-                continue
-            else:
-                why = "an answer of another shape" if len(found[one].values) else "not finite"
-            self.missing.append((slot.round, self.names[one], why))
-        return answers
 
     def behind(self) -> bool:
         """Whether most neighbours are in a later round."""
@@ -437,14 +356,3 @@ def _index(places: Sequence[int]) -> slice | list[int]:
     """Return places as an index of an array; consecutive ones as a slice, which copies nothing."""
     first, end = places[0], places[-1] + 1
     return slice(first, end) if len(places) == end - first else list(places)
-
-
-def _numbers(values: Tensor, kind: type[np.floating]) -> Values:
-    """Return values as they travel; they may share the memory of the tensor."""
-    numbers: Values = values.detach().cpu().numpy().astype(kind, copy=False)
-    return numbers
-
-
-def _tensor(values: Values, like: Tensor) -> Tensor:
-    """Return values that travelled as a tensor of the type and on the device of another."""
-    return torch.from_numpy(values.copy()).to(like)

@@ -1,6 +1,5 @@
 """Sessions of Zenoh between the processes of a federation: connections, certificates, access lists."""
 
-import ipaddress
 import json
 import warnings
 from collections.abc import Iterable, Mapping
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import zenoh
+
+from fedsurf.network.engines.config import on_loopback
 
 
 class Certificates(NamedTuple):
@@ -27,6 +28,7 @@ def open_session(
     lease: float,
     max_bytes: int,
     tls: Certificates | None,
+    listen: str | None = None,
 ) -> zenoh.Session:
     """Open the session of a process, which connects to those neighbours that come before it.
 
@@ -46,6 +48,8 @@ def open_session(
         Seconds after which a silent neighbour is dead.
     max_bytes : int
         Size of the largest message.
+    listen : str or None
+        "host:port" on which it listens, if not its address.
     """
     scheme, order, neighbours = "tls" if tls else "tcp", list(addresses), list(neighbours)
     earlier = [one for one in neighbours if order.index(one) < order.index(name)]
@@ -54,7 +58,7 @@ def open_session(
         "mode": "peer",
         "scouting/multicast/enabled": False,
         "scouting/gossip/enabled": False,
-        "listen/endpoints": [f"{scheme}/{addresses[name]}"],
+        "listen/endpoints": [f"{scheme}/{listen or addresses[name]}"],
         "connect/endpoints": [f"{scheme}/{addresses[one]}" for one in earlier],
         "connect/timeout_ms": -1,
         "connect/exit_on_failure": False,
@@ -85,7 +89,11 @@ def open_session(
     config = zenoh.Config()
     for place, value in settings.items():
         config.insert_json5(place, json.dumps(value))
-    return zenoh.open(config)
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        reason = str(error).partition(" at ")[0]
+        raise ConnectionError(f"{name} at {listen or addresses[name]}: {reason}") from error
 
 
 def access_lists(name: str, neighbours: Iterable[str], root: str) -> dict[str, object]:
@@ -129,7 +137,7 @@ def access_lists(name: str, neighbours: Iterable[str], root: str) -> dict[str, o
 
 def check_private(addresses: Mapping[str, str], insecure: bool) -> None:
     """Raise if messages without TLS would leave this machine, or warn if that is wanted."""
-    far = [address for address in addresses.values() if not _is_loopback(address)]
+    far = [address for address in addresses.values() if not on_loopback(address)]
     if far and not insecure:
         raise ValueError(
             f"tls: got None with the address {far[0]}, but without certificates messages must stay on "
@@ -140,11 +148,3 @@ def check_private(addresses: Mapping[str, str], insecure: bool) -> None:
             "This federation is insecure: anybody on the network can read its messages and send others",
             stacklevel=3,
         )
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,9 +14,10 @@ from torch import Tensor
 from fedsurf.common.checks import check_count, check_positive
 from fedsurf.common.text import listed
 from fedsurf.network.engines.arrivals import AHEAD, AHEAD_OF_SERVER, Arrivals
+from fedsurf.network.engines.config import LateRows
 from fedsurf.network.engines.messages import federation_digest
 from fedsurf.network.engines.peer import Peer
-from fedsurf.network.engines.rounds import Late, PeerNetwork
+from fedsurf.network.engines.rounds import PeerNetwork
 from fedsurf.network.engines.sessions import Certificates, check_private, open_session
 from fedsurf.network.network import Network
 
@@ -29,7 +30,8 @@ class ZenohNetwork(PeerNetwork):
     Rows travel in the `wire` of the network, each to the neighbours that need it in the round. Evaluation
     (`total`, `collect`, `publish`) floods the graph: each process hands on what its neighbours answered. So
     a process needs connections to its neighbours only, as for the rounds, and a star's agents need not be
-    reachable; a relay could change others' answers, but never rows. Whoever does not answer counts as zero.
+    reachable. With TLS answers are signed, so that nobody can change those of others. Whoever does not
+    answer counts as zero.
 
     A process that was silent goes on in the round that most of its neighbours are in.
 
@@ -46,10 +48,10 @@ class ZenohNetwork(PeerNetwork):
     name, digest : str
         The federation's name, and what its members have agreed on; messages with another are refused.
     deadline : float
-        Seconds that a round waits for a neighbour that is alive; longer than `lease`.
+        Seconds that a round waits for a process that is alive, longer than `lease`; an evaluation waits at
+        most three times as long.
     patience : float
-        Seconds to wait for the neighbours at the start, for answers to an evaluation, and for a server
-        that is gone.
+        Seconds to wait for the neighbours at the start, and for a server that is gone.
     late : {"renormalised", "stale"}
         A row that is late is left out, or the neighbour's last row is used.
     tls : Certificates or tuple of three paths, or None
@@ -60,6 +62,8 @@ class ZenohNetwork(PeerNetwork):
         Seconds after which a silent neighbour is dead.
     max_bytes : int
         Size of the largest message that is taken.
+    listen : str or None
+        "host:port" on which this process listens, if not that by which the others reach it.
     returning : bool
         The others may be there already, or dead: wait for one neighbour only.
 
@@ -106,11 +110,12 @@ class ZenohNetwork(PeerNetwork):
         digest: str,
         deadline: float,
         patience: float,
-        late: Late = "renormalised",
+        late: LateRows = "renormalised",
         tls: Certificates | tuple[str, str, str] | None = None,
         insecure: bool = False,
         lease: float = 2.0,
         max_bytes: int = 2**26,
+        listen: str | None = None,
         returning: bool = False,
     ) -> None:
         check_positive(lease, "lease")
@@ -134,7 +139,7 @@ class ZenohNetwork(PeerNetwork):
         if tls is None:
             check_private(addresses, insecure)
         self._addresses, self._lease, self._max_bytes = dict(addresses), lease, max_bytes
-        self._returning = returning
+        self._returning, self._listen = returning, listen
         self.insecure = tls is None
         self._tls = None if tls is None else Certificates(*tls)
         federation = federation_digest(name, digest)
@@ -142,8 +147,15 @@ class ZenohNetwork(PeerNetwork):
         pairs = {(a, b) for a, b in owners[whole.links].T.tolist() if a != b}
         linked = {one: {b for a, b in pairs if a == one} for one in range(len(names))}
         ahead = AHEAD_OF_SERVER if whole.server else AHEAD
-        arrivals = Arrivals(names, linked[process], federation, max_bytes, ahead, whole.wire)
-        peer = Peer(process, linked, arrivals, federation, self._root)
+        signatures = None
+        if self._tls is not None:
+            from fedsurf.network.engines.signatures import CertificateSignatures
+
+            signatures = CertificateSignatures(*self._tls)
+        arrivals = Arrivals(
+            names, linked[process], federation, max_bytes, ahead, whole.wire, signatures
+        )
+        peer = Peer(process, linked, arrivals, federation, self._root, signatures)
         super().__init__(
             whole, owners, process, peer, deadline=deadline, patience=patience, late=late
         )
@@ -159,6 +171,7 @@ class ZenohNetwork(PeerNetwork):
             lease=self._lease,
             max_bytes=self._max_bytes,
             tls=self._tls,
+            listen=self._listen,
         )
         self._peer.open(session)
         try:
@@ -182,6 +195,12 @@ class ZenohNetwork(PeerNetwork):
             self._peer.wait(lambda: len(arrivals.alive) == count, self._lease)
         with arrivals.changed:
             others = [self.names[one] for one in sorted(arrivals.others)]
+            alone = self._returning and not arrivals.alive
+        if alone and count and not others:
+            raise ConnectionError(
+                f"none of {listed(self.names[one] for one in arrivals.neighbours)} is there: they are down, or "
+                "have finished without this process"
+            )
         if others and len(arrivals.alive) < wanted:
             raise ConnectionError(
                 f"{listed(others)}: got another federation there than here; compare the files, all sites need "
