@@ -46,8 +46,10 @@ lint: $(STAMP) ## run ruff, mypy and import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## run all benchmarks and print their tables
-	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+bench: $(STAMP) $(FLOWER_STAMP) ## run all benchmarks and print their tables
+	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; \
+	  case $$benchmark in */engines.py) python=$(FLOWER)/bin/python;; *) python=$(BIN)/python;; esac; \
+	  $$python $$benchmark || exit 1; done
 
 clean: ## remove the environment, caches and runs made by the demo
 	rm -rf $(VENV) $(FLOWER) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build demo-run

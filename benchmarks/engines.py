@@ -37,8 +37,9 @@ MICRO = 1e6
 
 def milliseconds(blocks: Sequence[float]) -> str:
     """Return the median and the range of seconds a round, in milliseconds."""
-    low, high = (f"{1000 * value:.3g}" for value in (min(blocks), max(blocks)))
-    return f"{1000 * median(blocks):.3g} ({low}–{high})"
+    figures = [1000 * value for value in (median(blocks), min(blocks), max(blocks))]
+    middle, low, high = (f"{one:.3g}" if one < 100 else f"{one:,.0f}" for one in figures)
+    return f"{middle} ({low}–{high})"
 
 
 def row(*cells: object) -> None:

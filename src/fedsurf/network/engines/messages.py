@@ -114,9 +114,9 @@ class Message(NamedTuple):
         fields = (self.kind, code, len(layout), digest, self.sender, *when, *shape)
         table = b"".join([_SECTION.pack(*section) for section in layout])
         if plain:
-            raw = np.ascontiguousarray(self.values, _TYPES[code]).tobytes()
+            raw = np.ascontiguousarray(self.values, _TYPES[code]).data
         else:
-            raw = self.form.encoded(self.values)
+            raw = memoryview(self.form.encoded(self.values))
         return b"".join((_HEADER.pack(MAGIC, VERSION, *fields), gone, table, raw))
 
 
